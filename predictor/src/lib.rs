@@ -1,0 +1,2 @@
+//! WIP
+#![forbid(unsafe_code)]
