@@ -1,2 +1,4 @@
-//! WIP
+//! A simulated vLLM server.
 #![forbid(unsafe_code)]
+
+pub mod step;
