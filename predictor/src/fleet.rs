@@ -1,0 +1,661 @@
+//! Everything the balancer believes about its endpoints, behind one door.
+//!
+//! One fleet lives on each data thread. It applies the events of its own thread at once and those of the other threads
+//! as they arrive (within 5 ms), all through the same methods: request ids are unique over the process, and an event
+//! that is repeated, unknown or late changes nothing. A request's life is [`Fleet::decided`], then at most one
+//! [`Fleet::first_token`], then [`Fleet::ended`]; a request that is decided again elsewhere was ended first.
+//!
+//! A choice is [`Fleet::plan`] once (what of this prompt is cached where) and [`Fleet::predict`] for each candidate.
+//!
+//! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
+
+use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
+use crate::prefix::chain::{BLOCK_BYTES_DEFAULT, Chain};
+use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
+use crate::tokens::BytesPerToken;
+use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Prior, Quality, Scale};
+use crate::window::Window;
+
+mod belief;
+
+pub use belief::EndpointBelief;
+use belief::Scraped;
+
+/// Sizes and the seed of a [`Fleet`].
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Endpoint slots, at most 1,024.
+    pub endpoints_max: u32,
+    /// Kinds and models, each. Beyond it new ones share the first.
+    pub kinds_max: u32,
+    /// Requests open at a time over the process; beyond it requests go uncounted.
+    pub requests_max: u32,
+    /// Bytes of the prefix index.
+    pub index_bytes_max: usize,
+    /// Bytes of canonical text in a block, as given to the chain builder.
+    pub block_bytes: u32,
+    /// Secret of this process, for hash tables.
+    pub seed: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            endpoints_max: 256,
+            kinds_max: 256,
+            requests_max: 1 << 16,
+            index_bytes_max: 64 << 20,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            seed: 0,
+        }
+    }
+}
+
+/// What answers behind an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// An engine whose queue and cache this balancer fills.
+    Engine,
+    /// A provider whose load cannot be seen.
+    Provider,
+}
+
+/// A new endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct EndpointSpec<'a> {
+    /// What answers.
+    pub backend: Backend,
+    /// Model served; endpoints of one model share the bytes-per-token factor.
+    pub model: &'a str,
+    /// Model, GPU and engine settings in one string; endpoints of one kind share a model of time.
+    pub kind_key: &'a str,
+    /// Belief about the kind before its first answer; counts when the kind is new.
+    pub prior: Prior,
+    /// Tokens an engine step prefills at most.
+    pub max_batched_tokens: u64,
+    /// Tokens the KV cache holds, when known.
+    pub kv_capacity_tokens: Option<u64>,
+}
+
+/// One reading of an engine's metrics.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scrape {
+    /// `vllm:num_requests_waiting`.
+    pub waiting: f64,
+    /// `vllm:num_requests_running`.
+    pub running: f64,
+    /// `vllm:kv_cache_usage_perc`, 0 to 1.
+    pub kv_usage_ratio: Option<f64>,
+    /// `num_gpu_blocks` of `vllm:cache_config_info`.
+    pub num_gpu_blocks: Option<u64>,
+    /// `block_size` of the same, tokens.
+    pub block_size_tokens: Option<u32>,
+    /// Requests this process had open there when the engine was asked; `None`: as many as now.
+    pub own_in_flight_at_scrape: Option<u32>,
+}
+
+/// Whether the answer comes as it is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Streamed: its first token is seen.
+    Streamed,
+    /// Whole: its first token is presumed.
+    Whole,
+}
+
+/// Whether this is the request's first endpoint. Retries are counted and not learned from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// The first.
+    First,
+    /// A later one.
+    Retry,
+}
+
+/// A choice that was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Decided<'a> {
+    /// Unique over the process.
+    pub request_id: u64,
+    /// Slot chosen.
+    pub endpoint: u32,
+    /// The prompt.
+    pub chain: &'a Chain,
+    /// Tokens of the prompt, estimated.
+    pub prompt_tokens: u32,
+    /// Of these, expected in the endpoint's cache.
+    pub overlap_tokens: u32,
+    /// How the answer comes.
+    pub answer: Answer,
+    /// Which attempt this is.
+    pub attempt: Attempt,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Answered in full.
+    Completed {
+        /// `usage.prompt_tokens`.
+        prompt_tokens: Option<u32>,
+        /// `usage.prompt_tokens_details.cached_tokens`.
+        cached_tokens: Option<u32>,
+        /// `usage.completion_tokens`.
+        completion_tokens: Option<u32>,
+    },
+    /// The client left.
+    Aborted,
+    /// The endpoint failed.
+    Failed,
+    /// The endpoint refused (429, 503).
+    Refused,
+}
+
+/// What of one prompt is cached where. Reused from request to request.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    depths: Vec<u32>,
+    overlaps: Vec<u32>,
+    prompt_tokens: u32,
+    now_us: u64,
+}
+
+impl Plan {
+    /// Tokens of the prompt.
+    #[must_use]
+    pub fn prompt_tokens(&self) -> u32 {
+        self.prompt_tokens
+    }
+
+    /// Tokens expected in the cache of `endpoint`.
+    #[must_use]
+    pub fn overlap_tokens(&self, endpoint: u32) -> u32 {
+        self.overlaps.get(endpoint as usize).copied().unwrap_or(0)
+    }
+
+    /// Part of the prompt expected in the cache of `endpoint`, 0 to 1.
+    #[must_use]
+    pub fn overlap_ratio(&self, endpoint: u32) -> f64 {
+        f64::from(self.overlap_tokens(endpoint)) / f64::from(self.prompt_tokens.max(1))
+    }
+}
+
+/// What the fleet wants to find again when a request's first token comes or it ends.
+#[derive(Clone, Debug)]
+struct Note {
+    features: Features,
+    model_us: u64,
+    predicted: Prediction,
+    prompt_bytes: u32,
+    answer: Answer,
+    attempt: Attempt,
+}
+
+#[derive(Debug)]
+struct Endpoint {
+    backend: Backend,
+    model: usize,
+    kind: usize,
+    scale: Scale,
+    max_batched_tokens: u64,
+    kv_capacity_tokens: Option<u64>,
+    scraped: Scraped,
+    queue: Window,
+    /// Part of the overlap estimates that turned out true, 0 to 1.
+    trust: f64,
+    /// Mean uncached tokens of a request sent there.
+    new_tokens_mean: f64,
+}
+
+/// Beliefs about all endpoints, and the events that change them.
+#[derive(Debug)]
+pub struct Fleet {
+    limits: Limits,
+    endpoints: Vec<Option<Endpoint>>,
+    kinds: Vec<(Box<str>, Kind)>,
+    models: Vec<(Box<str>, BytesPerToken)>,
+    book: Book<Note>,
+    index: Index,
+    uncounted: u64,
+}
+
+/// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
+const TRUST_STEP: f64 = 0.05;
+const TRUST_TOKENS_MIN: u32 = 128;
+/// Weight of a new request in the mean of uncached tokens.
+const NEW_TOKENS_STEP: f64 = 0.05;
+/// Uncached tokens of a stranger's request before any was seen.
+const NEW_TOKENS_PRIOR: f64 = 512.0;
+/// Tokens an endpoint is taken to cache until it says.
+const KV_CAPACITY_TOKENS_DEFAULT: u64 = 500_000;
+/// At most this part of the first waiting request is taken as done while its first token is not seen.
+const HEAD_DONE_MAX: f64 = 0.9;
+
+impl Fleet {
+    /// A fleet without endpoints.
+    #[must_use]
+    pub fn new(limits: Limits) -> Fleet {
+        let limits = Limits {
+            endpoints_max: limits.endpoints_max.clamp(1, ENDPOINTS_MAX),
+            kinds_max: limits.kinds_max.max(1),
+            ..limits
+        };
+        Fleet {
+            limits,
+            endpoints: (0..limits.endpoints_max).map(|_| None).collect(),
+            kinds: Vec::new(),
+            models: Vec::new(),
+            book: Book::new(limits.endpoints_max, limits.requests_max, limits.seed),
+            index: Index::new(IndexLimits {
+                endpoints_max: limits.endpoints_max,
+                bytes_max: limits.index_bytes_max,
+                seed: limits.seed,
+            }),
+            uncounted: 0,
+        }
+    }
+
+    /// Adds an endpoint in a free slot, empty of all knowledge but its kind's. A slot in use is replaced: its requests
+    /// are forgotten.
+    pub fn add_endpoint(&mut self, now_us: u64, endpoint: u32, spec: &EndpointSpec<'_>) -> Added {
+        if endpoint >= self.limits.endpoints_max {
+            return Added::OutOfRange;
+        }
+        self.remove_endpoint(now_us, endpoint);
+        let kinds_max = self.limits.kinds_max as usize;
+        let kind = slot(&mut self.kinds, spec.kind_key, kinds_max, || {
+            Kind::new(spec.prior)
+        });
+        let model = slot(
+            &mut self.models,
+            spec.model,
+            kinds_max,
+            BytesPerToken::default,
+        );
+        self.endpoints[endpoint as usize] = Some(Endpoint {
+            backend: spec.backend,
+            model,
+            kind,
+            scale: Scale::default(),
+            max_batched_tokens: spec.max_batched_tokens.max(1),
+            kv_capacity_tokens: spec.kv_capacity_tokens,
+            scraped: Scraped::Never,
+            queue: Window::default(),
+            trust: 1.0,
+            new_tokens_mean: NEW_TOKENS_PRIOR,
+        });
+        self.resize_index(endpoint);
+        Added::Added
+    }
+
+    /// Removes an endpoint with all that is known of it; events of its requests that still come are ignored.
+    pub fn remove_endpoint(&mut self, now_us: u64, endpoint: u32) {
+        if self
+            .endpoints
+            .get_mut(endpoint as usize)
+            .and_then(Option::take)
+            .is_some()
+        {
+            self.book.close_all(now_us, endpoint);
+            self.index.remove_endpoint(endpoint);
+            self.index.resize_endpoint(endpoint, 0);
+        }
+    }
+
+    /// The engine restarted: its cache is empty and what was scraped is void. Open requests stay until they end.
+    pub fn reset_endpoint(&mut self, now_us: u64, endpoint: u32) {
+        if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+            known.scraped = Scraped::Never;
+            known.queue = Window::default();
+            known.trust = 1.0;
+            self.index.remove_endpoint(endpoint);
+            self.feed_queue(now_us, endpoint);
+        }
+    }
+
+    /// Applies a reading of the engine's metrics.
+    pub fn scraped(&mut self, now_us: u64, endpoint: u32, scrape: &Scrape) {
+        self.presume(now_us, endpoint);
+        let Some(sums) = self.book.ledger(endpoint).map(|ledger| *ledger.sums()) else {
+            return;
+        };
+        let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) else {
+            return;
+        };
+        known.scraped = Scraped::fresh(now_us, scrape, &sums);
+        if let (Some(blocks), Some(tokens)) = (scrape.num_gpu_blocks, scrape.block_size_tokens) {
+            let capacity_tokens = blocks.saturating_mul(u64::from(tokens));
+            if capacity_tokens > 0 && known.kv_capacity_tokens != Some(capacity_tokens) {
+                known.kv_capacity_tokens = Some(capacity_tokens);
+                self.resize_index(endpoint);
+            }
+        }
+        self.feed_queue(now_us, endpoint);
+    }
+
+    /// A scrape failed. After three in a row what was scraped is void.
+    pub fn scrape_failed(&mut self, now_us: u64, endpoint: u32) {
+        if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+            known.scraped = known.scraped.missed();
+            self.feed_queue(now_us, endpoint);
+        }
+    }
+
+    /// Tokens expected of a prompt of `prompt_bytes` for `model`.
+    #[must_use]
+    pub fn estimate_tokens(&self, model: &str, prompt_bytes: u32) -> u32 {
+        match self.models.iter().find(|(name, _)| **name == *model) {
+            Some((_, ratio)) => ratio.estimate(prompt_bytes),
+            None => BytesPerToken::default().estimate(prompt_bytes),
+        }
+    }
+
+    /// Finds what of the prompt is cached where and brings every endpoint up to `now_us`: once per request.
+    pub fn plan(&mut self, plan: &mut Plan, chain: &Chain, prompt_tokens: u32, now_us: u64) {
+        self.index.overlap(chain, &mut plan.depths);
+        plan.now_us = now_us;
+        plan.prompt_tokens = prompt_tokens.max(1);
+        plan.overlaps.clear();
+        let tokens_per_byte = f64::from(plan.prompt_tokens) / f64::from(chain.bytes().max(1));
+        for endpoint in 0..self.limits.endpoints_max {
+            let tokens = match &self.endpoints[endpoint as usize] {
+                None => 0.0,
+                Some(known) => {
+                    f64::from(chain.prefix_bytes(plan.depths[endpoint as usize]))
+                        * tokens_per_byte
+                        * known.trust
+                }
+            };
+            plan.overlaps
+                .push((tokens as u32).min(plan.prompt_tokens - 1));
+            if self.endpoints[endpoint as usize].is_some() {
+                self.presume(now_us, endpoint);
+            }
+        }
+    }
+
+    /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
+    #[must_use]
+    pub fn predict(&self, plan: &Plan, endpoint: u32) -> Option<Prediction> {
+        let work = Work::new(plan.prompt_tokens, plan.overlap_tokens(endpoint));
+        self.expect(plan.now_us, endpoint, work)
+            .map(|(_, _, prediction)| prediction)
+    }
+
+    /// A request was sent. Says whether it is counted.
+    pub fn decided(&mut self, now_us: u64, decided: &Decided<'_>) -> Opening {
+        let (id, endpoint) = (decided.request_id, decided.endpoint);
+        let work = Work::new(decided.prompt_tokens, decided.overlap_tokens);
+        let Some((features, model_us, predicted)) = self.expect(now_us, endpoint, work) else {
+            return Opening::UnknownEndpoint;
+        };
+        let first_token = match decided.answer {
+            Answer::Streamed => FirstToken::Seen,
+            Answer::Whole => FirstToken::PresumedAt {
+                now_us: now_us.saturating_add(predicted.p90_us),
+            },
+        };
+        let note = Note {
+            features,
+            model_us,
+            predicted,
+            prompt_bytes: decided.chain.bytes(),
+            answer: decided.answer,
+            attempt: decided.attempt,
+        };
+        let opening = self
+            .book
+            .open(now_us, id, endpoint, work, first_token, note);
+        match opening {
+            Opening::Counted => {
+                self.index.insert(decided.chain, endpoint);
+                if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+                    known.new_tokens_mean +=
+                        (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
+                }
+                self.feed_queue(now_us, endpoint);
+            }
+            Opening::Full => self.uncounted += 1,
+            Opening::Duplicate | Opening::UnknownEndpoint => {}
+        }
+        opening
+    }
+
+    /// The first content byte of a streamed answer came. Gives what was predicted and seen, when this was news.
+    pub fn first_token(&mut self, now_us: u64, request_id: u64, endpoint: u32) -> Option<Observed> {
+        let open = self.book.first_token(now_us, request_id, endpoint)?;
+        let (note, actual_us) = (open.note.clone(), now_us.saturating_sub(open.decided_us));
+        let observed = self.learn(endpoint, &note, actual_us);
+        self.feed_queue(now_us, endpoint);
+        Some(observed)
+    }
+
+    /// A request ended.
+    pub fn ended(&mut self, now_us: u64, request_id: u64, endpoint: u32, ended: Ended) {
+        let Some(open) = self.book.close(now_us, request_id, endpoint) else {
+            return;
+        };
+        match ended {
+            Ended::Completed {
+                prompt_tokens,
+                cached_tokens,
+                completion_tokens,
+            } => {
+                if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
+                    self.learn(endpoint, &open.note, now_us.saturating_sub(open.decided_us));
+                }
+                if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+                    known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                    if let Some(tokens) = prompt_tokens {
+                        self.models[known.model]
+                            .1
+                            .learn(open.note.prompt_bytes, tokens);
+                    }
+                }
+            }
+            Ended::Aborted | Ended::Failed | Ended::Refused => {}
+        }
+        self.feed_queue(now_us, endpoint);
+    }
+
+    /// Mean of the queued prompts over the last `window_s` seconds (at most 30). Unknown before five seconds.
+    #[must_use]
+    pub fn queued_prompts_mean(&self, now_us: u64, endpoint: u32, window_s: u32) -> Option<f64> {
+        self.endpoint(endpoint)?.queue.mean(now_us, window_s)
+    }
+
+    /// Queued prompts now: what the engine said, and what was sent and begun since. Unknown for an unknown endpoint.
+    #[must_use]
+    pub fn queued_prompts_now(&self, endpoint: u32) -> Option<f64> {
+        let pending = self.book.ledger(endpoint)?.sums().pending;
+        Some(self.endpoint(endpoint)?.scraped.queued(pending))
+    }
+
+    /// Own requests open at an endpoint, all threads.
+    #[must_use]
+    pub fn in_flight(&self, endpoint: u32) -> u32 {
+        self.book
+            .ledger(endpoint)
+            .map_or(0, |ledger| ledger.sums().in_flight)
+    }
+
+    /// Requests running by the last scrape.
+    #[must_use]
+    pub fn running(&self, endpoint: u32) -> Option<f64> {
+        self.endpoint(endpoint)?.scraped.running()
+    }
+
+    /// KV cache usage by the last scrape, 0 to 1.
+    #[must_use]
+    pub fn kv_usage_ratio(&self, endpoint: u32) -> Option<f64> {
+        self.endpoint(endpoint)?.scraped.kv_usage_ratio()
+    }
+
+    /// Sums over own open requests of an endpoint; zeros for an unknown one.
+    #[must_use]
+    pub fn sums(&self, endpoint: u32) -> Sums {
+        self.book
+            .ledger(endpoint)
+            .map_or_else(Sums::default, |ledger| *ledger.sums())
+    }
+
+    /// Requests that went uncounted because the book was full.
+    #[must_use]
+    pub fn uncounted(&self) -> u64 {
+        self.uncounted
+    }
+
+    /// The prefix index, to correct it from an engine's own events.
+    pub fn index_mut(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    /// Error of the model of time, by kind key.
+    pub fn qualities(&self) -> impl Iterator<Item = (&str, Quality)> {
+        self.kinds
+            .iter()
+            .map(|(key, kind)| (&**key, kind.quality()))
+    }
+
+    fn endpoint(&self, endpoint: u32) -> Option<&Endpoint> {
+        self.endpoints.get(endpoint as usize)?.as_ref()
+    }
+
+    /// Features, the model's own time in microseconds and the prediction.
+    fn expect(
+        &self,
+        now_us: u64,
+        endpoint: u32,
+        work: Work,
+    ) -> Option<(Features, u64, Prediction)> {
+        let known = self.endpoint(endpoint)?;
+        let kind = &self.kinds[known.kind].1;
+        let rate = kind.tokens_per_s(known.scale);
+        let load = self.load(now_us, endpoint, known, rate, work)?;
+        let features = match known.backend {
+            Backend::Engine => load.engine(),
+            Backend::Provider => load.provider(),
+        };
+        let prediction = kind.predict(known.scale, &load, self.in_flight(endpoint), &features);
+        let model_us = match prediction.basis {
+            Basis::Learning | Basis::Learned => prediction.ttft_us,
+            Basis::Fallback => (kind.model_s(known.scale, &features) * 1e6) as u64,
+        };
+        Some((features, model_us, prediction))
+    }
+
+    fn load(
+        &self,
+        now_us: u64,
+        endpoint: u32,
+        known: &Endpoint,
+        rate: f64,
+        work: Work,
+    ) -> Option<Load> {
+        let ledger = self.book.ledger(endpoint)?;
+        let sums = ledger.sums();
+        let (mut done_tokens, mut done_attention) = (0.0, 0.0);
+        if let Some(first) = self.book.first_pending(endpoint) {
+            let new = f64::from(first.work.new_tokens());
+            let idle_s = now_us.saturating_sub(ledger.last_progress_us()) as f64 / 1e6;
+            done_tokens = (HEAD_DONE_MAX * new).min(idle_s * rate);
+            done_attention = first.work.attention_x2() as f64 / 2.0 * done_tokens / new;
+        }
+        Some(Load {
+            work,
+            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0),
+            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0),
+            decoding: f64::from(sums.decoding),
+            decoding_tokens: sums.decoding_tokens as f64,
+            others_tokens: known
+                .scraped
+                .others_tokens(now_us, known.new_tokens_mean, rate),
+            kv_capacity_tokens: known.kv_capacity_tokens.map(|tokens| tokens as f64),
+            max_batched_tokens: known.max_batched_tokens as f64,
+        })
+    }
+
+    fn learn(&mut self, endpoint: u32, note: &Note, actual_us: u64) -> Observed {
+        let observed = Observed {
+            predicted_us: note.predicted.ttft_us,
+            p90_us: note.predicted.p90_us,
+            actual_us,
+        };
+        if let (Attempt::First, Some(Some(known))) =
+            (note.attempt, self.endpoints.get_mut(endpoint as usize))
+        {
+            self.kinds[known.kind].1.learn(
+                &mut known.scale,
+                &note.features,
+                note.model_us,
+                &observed,
+            );
+        }
+        observed
+    }
+
+    fn presume(&mut self, now_us: u64, endpoint: u32) {
+        if self.book.presume(now_us, endpoint) > 0 {
+            self.feed_queue(now_us, endpoint);
+        }
+    }
+
+    fn feed_queue(&mut self, now_us: u64, endpoint: u32) {
+        if let Some(queued) = self.queued_prompts_now(endpoint)
+            && let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize)
+        {
+            known.queue.feed(now_us, queued);
+        }
+    }
+
+    fn resize_index(&mut self, endpoint: u32) {
+        let Some(known) = self.endpoint(endpoint) else {
+            return;
+        };
+        let tokens = known
+            .kv_capacity_tokens
+            .unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
+        let bytes = tokens * self.models[known.model].1.ratio();
+        let blocks = match known.backend {
+            Backend::Engine => (bytes / f64::from(self.limits.block_bytes.max(1))) as u32,
+            Backend::Provider => 0,
+        };
+        self.index.resize_endpoint(endpoint, blocks);
+    }
+}
+
+/// Whether an endpoint was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Added {
+    /// It was.
+    Added,
+    /// The slot is not below `endpoints_max`.
+    OutOfRange,
+}
+
+impl Endpoint {
+    fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
+        if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
+            // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.
+            let recorded = f64::from(expected) / self.trust;
+            self.trust += ((f64::from(actual) / recorded).min(1.0) - self.trust) * TRUST_STEP;
+            self.trust = self.trust.clamp(0.05, 1.0);
+        }
+    }
+}
+
+fn slot<T>(
+    table: &mut Vec<(Box<str>, T)>,
+    key: &str,
+    len_max: usize,
+    make: impl FnOnce() -> T,
+) -> usize {
+    match table.iter().position(|(name, _)| **name == *key) {
+        Some(at) => at,
+        None if table.len() < len_max => {
+            table.push((key.into(), make()));
+            table.len() - 1
+        }
+        None => 0,
+    }
+}

@@ -1,0 +1,510 @@
+//! Which endpoint holds which block.
+//!
+//! A block maps to the set of endpoints that hold it (a bitset). Chained hashes make presence monotone: an endpoint that
+//! holds block `i` holds every block before it. So the depth of every endpoint is found by galloping along the chain
+//! until no endpoint is left and then halving, all endpoints at once: about ten look-ups, never a walk.
+//!
+//! What is held is the own record of placements: per endpoint the least recently placed blocks go first once its
+//! capacity (what its KV cache holds) is reached, and over all endpoints once the byte cap is. A chain is placed last
+//! block first, so a block is always older than the one before it and eviction takes chains from their ends, as vLLM
+//! does. Where an engine publishes its stores and removals, [`Index::stored`] and [`Index::removed`] correct the record.
+//!
+//! Memory: slabs and open-addressed tables of `u32`, sized once from the byte cap and never grown; pages are touched
+//! only as they fill. One pair (block, endpoint) costs at most about 80 bytes.
+
+use super::chain::Chain;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Most endpoints an index can tell apart.
+pub const ENDPOINTS_MAX: u32 = 1_024;
+const WORDS_MAX: usize = ENDPOINTS_MAX as usize / 64;
+const NONE: u32 = u32::MAX;
+
+/// Sizes of an [`Index`].
+#[derive(Clone, Copy, Debug)]
+pub struct IndexLimits {
+    /// Endpoint slots, 1 to [`ENDPOINTS_MAX`]; brought into range.
+    pub endpoints_max: u32,
+    /// Hard cap in bytes on everything the index holds.
+    pub bytes_max: usize,
+    /// Secret of this process; keeps crafted prompts from piling up in one part of the tables.
+    pub seed: u64,
+}
+
+/// Set of endpoint slots.
+#[derive(Clone, Copy)]
+struct Set([u64; WORDS_MAX]);
+
+impl Set {
+    fn is_empty(&self) -> bool {
+        self.0.iter().all(|word| *word == 0)
+    }
+
+    fn and(mut self, words: &[u64]) -> Set {
+        let (head, tail) = self.0.split_at_mut(words.len());
+        head.iter_mut()
+            .zip(words)
+            .for_each(|(word, other)| *word &= other);
+        tail.fill(0);
+        self
+    }
+
+    fn without(mut self, other: &Set) -> Set {
+        self.0
+            .iter_mut()
+            .zip(other.0)
+            .for_each(|(word, other)| *word &= !other);
+        self
+    }
+
+    fn for_each(&self, mut each: impl FnMut(usize)) {
+        for (at, mut word) in self.0.iter().copied().enumerate() {
+            while word != 0 {
+                each(at * 64 + word.trailing_zeros() as usize);
+                word &= word - 1;
+            }
+        }
+    }
+}
+
+/// A block held by at least one endpoint; its set lies at the same place in `Index::sets`.
+#[derive(Clone, Copy)]
+struct Block {
+    hash: u64,
+    holders: u32,
+}
+
+/// A block held by an endpoint, in two lists ordered by last placement: the endpoint's and everyone's.
+#[derive(Clone, Copy)]
+struct Pair {
+    block: u32,
+    endpoint: u32,
+    own: Link,
+    all: Link,
+}
+
+#[derive(Clone, Copy)]
+struct Link {
+    newer: u32,
+    older: u32,
+}
+
+#[derive(Clone, Copy)]
+struct List {
+    newest: u32,
+    oldest: u32,
+    len: u32,
+    len_max: u32,
+}
+
+impl List {
+    const fn new(len_max: u32) -> List {
+        List {
+            newest: NONE,
+            oldest: NONE,
+            len: 0,
+            len_max,
+        }
+    }
+}
+
+/// Which of the two links of a pair.
+#[derive(Clone, Copy)]
+enum Order {
+    Own,
+    All,
+}
+
+/// Block -> endpoints, with least-recently-placed eviction per endpoint and over all.
+pub struct Index {
+    words: usize,
+    blocks: Slab<Block>,
+    sets: Vec<u64>,
+    pairs: Slab<Pair>,
+    block_table: Table,
+    pair_table: Table,
+    lists: Vec<List>,
+    all: List,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index")
+            .field("pairs", &self.pairs.len)
+            .field("pairs_max", &self.pairs.len_max)
+            .finish()
+    }
+}
+
+impl Index {
+    /// An empty index. Nothing is reserved beyond `limits.bytes_max`.
+    #[must_use]
+    pub fn new(limits: IndexLimits) -> Index {
+        let endpoints = limits.endpoints_max.clamp(1, ENDPOINTS_MAX);
+        let words = endpoints.div_ceil(64) as usize;
+        let (pairs_max, slots) = size(limits.bytes_max, words);
+        Index {
+            words,
+            blocks: Slab::new(pairs_max),
+            sets: vec![0; pairs_max as usize * words],
+            pairs: Slab::new(pairs_max),
+            block_table: Table::new(slots, limits.seed),
+            pair_table: Table::new(slots, limits.seed.rotate_left(32)),
+            lists: vec![List::new(0); endpoints as usize],
+            all: List::new(pairs_max),
+        }
+    }
+
+    /// Bytes reserved, used or not. Never changes.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.pairs.len_max as usize * pair_bytes(self.words)
+            + (self.block_table.slots.len() + self.pair_table.slots.len()) * 4
+    }
+
+    /// Pairs (block, endpoint) held, and the most that can be.
+    #[must_use]
+    pub fn pairs(&self) -> (u32, u32) {
+        (self.pairs.len, self.pairs.len_max)
+    }
+
+    /// Blocks held by `endpoint`; 0 for an unknown one.
+    #[must_use]
+    pub fn held(&self, endpoint: u32) -> u32 {
+        self.lists.get(endpoint as usize).map_or(0, |list| list.len)
+    }
+
+    /// Sets how many blocks `endpoint` can hold; drops the oldest above it. A new endpoint can hold none.
+    pub fn resize_endpoint(&mut self, endpoint: u32, blocks_max: u32) {
+        let Some(list) = self.lists.get_mut(endpoint as usize) else {
+            return;
+        };
+        list.len_max = blocks_max.min(self.all.len_max);
+        while self.lists[endpoint as usize].len > self.lists[endpoint as usize].len_max {
+            self.drop_pair(self.lists[endpoint as usize].oldest);
+        }
+    }
+
+    /// Forgets everything `endpoint` held. Its capacity stays. Takes about 50 ns a block.
+    pub fn remove_endpoint(&mut self, endpoint: u32) {
+        if (endpoint as usize) < self.lists.len() {
+            while self.lists[endpoint as usize].len > 0 {
+                self.drop_pair(self.lists[endpoint as usize].oldest);
+            }
+        }
+    }
+
+    /// Records that `endpoint` is given this prompt: its blocks become the newest ones. Of a chain longer than the
+    /// endpoint can hold, the beginning is recorded.
+    pub fn insert(&mut self, chain: &Chain, endpoint: u32) {
+        self.stored(chain.blocks(), endpoint);
+    }
+
+    /// Records that `endpoint` holds these blocks of one chain, in chain order.
+    pub fn stored(&mut self, blocks: &[u64], endpoint: u32) {
+        let Some(list) = self.lists.get(endpoint as usize) else {
+            return;
+        };
+        let count = blocks.len().min(list.len_max as usize);
+        for hash in blocks[..count].iter().rev() {
+            self.touch(*hash, endpoint);
+        }
+    }
+
+    /// Records that `endpoint` dropped these blocks. Unknown ones are ignored.
+    pub fn removed(&mut self, blocks: &[u64], endpoint: u32) {
+        for hash in blocks {
+            if let Some(pair) = self.find_pair(*hash, endpoint) {
+                self.drop_pair(pair);
+            }
+        }
+    }
+
+    /// Writes for every endpoint slot how many blocks from the start of `chain` it holds.
+    pub fn overlap(&self, chain: &Chain, depths: &mut Vec<u32>) {
+        depths.clear();
+        depths.resize(self.lists.len(), 0);
+        let blocks = chain.blocks();
+        let (mut low, mut holders) = (0, Set([u64::MAX; WORDS_MAX]));
+        while low < blocks.len() {
+            let high = (low * 2).max(1).min(blocks.len());
+            let further = self.holders(blocks[high - 1], holders);
+            self.halve(blocks, low, high, holders.without(&further), depths);
+            if further.is_empty() {
+                return;
+            }
+            (low, holders) = (high, further);
+        }
+        holders.for_each(|endpoint| note(depths, endpoint, low));
+    }
+
+    /// Endpoints in `among` hold `low` blocks and not `high`: finds how many each. Recursion depth is the logarithm of
+    /// the chain's length, at most 16.
+    fn halve(&self, blocks: &[u64], low: usize, high: usize, among: Set, depths: &mut [u32]) {
+        if low == 0 && high == 1 || among.is_empty() {
+            return;
+        }
+        if high - low == 1 {
+            return among.for_each(|endpoint| note(depths, endpoint, low));
+        }
+        let middle = low.midpoint(high);
+        let further = self.holders(blocks[middle - 1], among);
+        self.halve(blocks, middle, high, further, depths);
+        self.halve(blocks, low, middle, among.without(&further), depths);
+    }
+
+    fn holders(&self, hash: u64, among: Set) -> Set {
+        match self.find_block(hash) {
+            Some(block) => among.and(&self.sets[block as usize * self.words..][..self.words]),
+            None => Set([0; WORDS_MAX]),
+        }
+    }
+
+    fn find_block(&self, hash: u64) -> Option<u32> {
+        self.block_table
+            .find(hash, |at| self.blocks.items[at as usize].hash == hash)
+    }
+
+    fn find_pair(&self, hash: u64, endpoint: u32) -> Option<u32> {
+        self.pair_table.find(pair_key(hash, endpoint), |at| {
+            let pair = &self.pairs.items[at as usize];
+            pair.endpoint == endpoint && self.blocks.items[pair.block as usize].hash == hash
+        })
+    }
+
+    fn touch(&mut self, hash: u64, endpoint: u32) {
+        if let Some(pair) = self.find_pair(hash, endpoint) {
+            for order in [Order::Own, Order::All] {
+                self.unlink(pair, order);
+                self.link_newest(pair, order);
+            }
+            return;
+        }
+        let list = self.lists[endpoint as usize];
+        if list.len == list.len_max {
+            self.drop_pair(list.oldest);
+        }
+        if self.all.len == self.all.len_max {
+            self.drop_pair(self.all.oldest);
+        }
+        let block = self.hold(hash, endpoint);
+        let unlinked = Link {
+            newer: NONE,
+            older: NONE,
+        };
+        let pair = self.pairs.add(Pair {
+            block,
+            endpoint,
+            own: unlinked,
+            all: unlinked,
+        });
+        self.pair_table.insert(pair_key(hash, endpoint), pair);
+        self.link_newest(pair, Order::Own);
+        self.link_newest(pair, Order::All);
+    }
+
+    fn hold(&mut self, hash: u64, endpoint: u32) -> u32 {
+        let block = match self.find_block(hash) {
+            Some(block) => block,
+            None => {
+                let block = self.blocks.add(Block { hash, holders: 0 });
+                self.block_table.insert(hash, block);
+                block
+            }
+        };
+        self.blocks.items[block as usize].holders += 1;
+        self.sets[block as usize * self.words + endpoint as usize / 64] |= 1 << (endpoint % 64);
+        block
+    }
+
+    fn drop_pair(&mut self, at: u32) {
+        self.unlink(at, Order::Own);
+        self.unlink(at, Order::All);
+        let Pair {
+            block, endpoint, ..
+        } = self.pairs.items[at as usize];
+        let hash = self.blocks.items[block as usize].hash;
+        let (pairs, blocks) = (&self.pairs.items, &self.blocks.items);
+        self.pair_table.remove(pair_key(hash, endpoint), at, |at| {
+            let pair = &pairs[at as usize];
+            pair_key(blocks[pair.block as usize].hash, pair.endpoint)
+        });
+        self.pairs.free(at);
+        self.sets[block as usize * self.words + endpoint as usize / 64] &= !(1 << (endpoint % 64));
+        self.blocks.items[block as usize].holders -= 1;
+        if self.blocks.items[block as usize].holders == 0 {
+            let blocks = &self.blocks.items;
+            self.block_table
+                .remove(hash, block, |at| blocks[at as usize].hash);
+            self.blocks.free(block);
+        }
+    }
+
+    fn list(&mut self, at: u32, order: Order) -> &mut List {
+        match order {
+            Order::Own => &mut self.lists[self.pairs.items[at as usize].endpoint as usize],
+            Order::All => &mut self.all,
+        }
+    }
+
+    fn link(&mut self, at: u32, order: Order) -> &mut Link {
+        match order {
+            Order::Own => &mut self.pairs.items[at as usize].own,
+            Order::All => &mut self.pairs.items[at as usize].all,
+        }
+    }
+
+    fn unlink(&mut self, at: u32, order: Order) {
+        let Link { newer, older } = *self.link(at, order);
+        match newer {
+            NONE => self.list(at, order).newest = older,
+            newer => self.link(newer, order).older = older,
+        }
+        match older {
+            NONE => self.list(at, order).oldest = newer,
+            older => self.link(older, order).newer = newer,
+        }
+        self.list(at, order).len -= 1;
+    }
+
+    fn link_newest(&mut self, at: u32, order: Order) {
+        let list = self.list(at, order);
+        let older = std::mem::replace(&mut list.newest, at);
+        list.len += 1;
+        if older == NONE {
+            list.oldest = at;
+        } else {
+            self.link(older, order).newer = at;
+        }
+        *self.link(at, order) = Link { newer: NONE, older };
+    }
+}
+
+fn note(depths: &mut [u32], endpoint: usize, depth: usize) {
+    if let Some(slot) = depths.get_mut(endpoint) {
+        *slot = depth as u32;
+    }
+}
+
+fn pair_key(hash: u64, endpoint: u32) -> u64 {
+    hash ^ (u64::from(endpoint) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// Bytes a pair takes in the slabs, their free lists and the sets when no two pairs share a block.
+fn pair_bytes(words: usize) -> usize {
+    size_of::<Block>() + size_of::<Pair>() + words * 8 + 2 * size_of::<u32>()
+}
+
+/// Pairs and table slots that fit in `bytes_max`: tables are powers of two and at most three quarters full.
+fn size(bytes_max: usize, words: usize) -> (u32, usize) {
+    let pair_bytes = pair_bytes(words);
+    (2..=30)
+        .map(|log| 1_usize << log)
+        .map(|slots| {
+            (
+                (slots * 3 / 4).min(bytes_max.saturating_sub(slots * 8) / pair_bytes) as u32,
+                slots,
+            )
+        })
+        .max_by_key(|(pairs, slots)| (*pairs, std::cmp::Reverse(*slots)))
+        .unwrap_or((0, 4))
+}
+
+/// Items at stable places, at most `len_max` of them.
+struct Slab<T> {
+    items: Vec<T>,
+    free: Vec<u32>,
+    len: u32,
+    len_max: u32,
+}
+
+impl<T> Slab<T> {
+    fn new(len_max: u32) -> Self {
+        Slab {
+            items: Vec::with_capacity(len_max as usize),
+            free: Vec::with_capacity(len_max as usize),
+            len: 0,
+            len_max,
+        }
+    }
+
+    fn add(&mut self, item: T) -> u32 {
+        self.len += 1;
+        if let Some(at) = self.free.pop() {
+            self.items[at as usize] = item;
+            return at;
+        }
+        self.items.push(item);
+        self.items.len() as u32 - 1
+    }
+
+    fn free(&mut self, at: u32) {
+        self.len -= 1;
+        self.free.push(at);
+    }
+}
+
+/// Open-addressed hash table of places in a slab, linear probing, deletion by shifting back: no tombstones, so it does
+/// not age. A slot holds place + 1; 0 is empty, so fresh pages need no writing.
+struct Table {
+    slots: Vec<u32>,
+    multiplier: u64,
+    shift: u32,
+}
+
+impl Table {
+    fn new(slots: usize, seed: u64) -> Table {
+        Table {
+            slots: vec![0; slots],
+            multiplier: xxh3_64(&seed.to_le_bytes()) | 1,
+            shift: 64 - slots.trailing_zeros(),
+        }
+    }
+
+    fn home(&self, key: u64) -> usize {
+        ((key ^ key >> 32).wrapping_mul(self.multiplier) >> self.shift) as usize
+    }
+
+    fn find(&self, key: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        let mask = self.slots.len() - 1;
+        let mut slot = self.home(key);
+        while self.slots[slot] != 0 {
+            let at = self.slots[slot] - 1;
+            if is_it(at) {
+                return Some(at);
+            }
+            slot = (slot + 1) & mask;
+        }
+        None
+    }
+
+    fn insert(&mut self, key: u64, at: u32) {
+        let mask = self.slots.len() - 1;
+        let mut slot = self.home(key);
+        while self.slots[slot] != 0 {
+            slot = (slot + 1) & mask;
+        }
+        self.slots[slot] = at + 1;
+    }
+
+    fn remove(&mut self, key: u64, at: u32, key_of: impl Fn(u32) -> u64) {
+        let mask = self.slots.len() - 1;
+        let mut hole = self.home(key);
+        while self.slots[hole] != at + 1 {
+            if self.slots[hole] == 0 {
+                return;
+            }
+            hole = (hole + 1) & mask;
+        }
+        let mut slot = (hole + 1) & mask;
+        while self.slots[slot] != 0 {
+            let home = self.home(key_of(self.slots[slot] - 1));
+            if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(hole) & mask {
+                self.slots[hole] = self.slots[slot];
+                hole = slot;
+            }
+            slot = (slot + 1) & mask;
+        }
+        self.slots[hole] = 0;
+    }
+}
