@@ -1,2 +1,13 @@
-//! WIP
+//! What the documents mean: from YAML to one immutable [`Snapshot`], with every finding at its line
+//! and column. This is the only place where configuration is validated.
+//!
+//! Reading order: [`load`] (bytes to nodes with positions), [`check`] (nodes against the schema of
+//! their kind), [`lower`](mod@lower) (documents to a snapshot), [`snapshot`] (what is in force), [`source`] (where
+//! documents come from), [`server_file`] (the process's own file), [`limits`] (every bound, once).
 #![forbid(unsafe_code)]
+
+pub mod secret;
+pub mod snapshot;
+
+pub use secret::{Auth, Credential, Secret, SecretSource};
+pub use snapshot::Snapshot;

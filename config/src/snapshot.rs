@@ -1,0 +1,531 @@
+//! What is in force: one immutable value made from a whole set of documents, shared by every thread.
+//!
+//! A snapshot is complete and consistent: every reference in it is an index into one of its own
+//! lists, every default is filled in, every bound has been checked. A request pins the snapshot it
+//! began with. Lists are ordered by namespace, then name, whatever order the documents came in.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use ahash::AHashMap;
+use policy::{Backend, Diagnostic, Program};
+
+use crate::secret::Auth;
+
+/// A namespace and a name, which tell a resource from all others of its kind.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ResourceId {
+    /// The namespace; `default` where a file names none.
+    pub namespace: String,
+    /// The name.
+    pub name: String,
+}
+
+impl fmt::Display for ResourceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// Everything in force.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Rises by one with every snapshot a source hands out; 0 for one that came from no source.
+    pub generation: u64,
+    /// Pools, by namespace then name.
+    pub pools: Vec<Pool>,
+    /// Worker sets, by namespace then name; those in no pool too.
+    pub worker_sets: Vec<WorkerSet>,
+    /// Providers, by namespace then name; those in no pool too.
+    pub providers: Vec<Provider>,
+    /// Tenants, by namespace then name. With none, every caller is `anonymous`.
+    pub tenants: Vec<Tenant>,
+    /// Classifiers, by namespace then name.
+    pub classifiers: Vec<Classifier>,
+    /// What is in force and probably not meant.
+    pub warnings: Vec<Diagnostic>,
+    /// Index in `tenants` by the SHA-256 of a key.
+    pub(crate) tenant_by_key: AHashMap<[u8; 32], usize>,
+    /// Indices in `pools`, ascending, by each name one of its destinations serves.
+    pub(crate) pools_by_model: BTreeMap<String, Vec<usize>>,
+}
+
+/// One InferencePool: destinations and the program that chooses among them.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    /// Namespace and name.
+    pub id: ResourceId,
+    /// Destinations in the order written, which is the overflow order; `policy::Target` indexes this list.
+    pub destinations: Vec<Destination>,
+    /// The compiled rules.
+    pub program: Program,
+    /// Which model name an answer shows.
+    pub response_model: ResponseModel,
+}
+
+/// One destination of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// Which resource it is.
+    pub kind: DestinationKind,
+    /// The resource's name, in the pool's namespace.
+    pub name: String,
+}
+
+/// Which resource a destination is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DestinationKind {
+    /// Index in the snapshot's `worker_sets`.
+    WorkerSet(usize),
+    /// Index in the snapshot's `providers`.
+    Provider(usize),
+}
+
+impl DestinationKind {
+    /// Whether data stays in the cluster.
+    #[must_use]
+    pub fn backend(self) -> Backend {
+        match self {
+            DestinationKind::WorkerSet(_) => Backend::Local,
+            DestinationKind::Provider(_) => Backend::External,
+        }
+    }
+}
+
+/// Which model name an answer shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ResponseModel {
+    /// The name the client asked for.
+    #[default]
+    Requested,
+    /// The name the server that answered gave.
+    Actual,
+}
+
+/// A model as one destination serves it; `policy::Target` indexes the destination's list of these.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedModel {
+    /// What clients may ask for: the name first, then its aliases.
+    pub names: Vec<String>,
+    /// What the server is sent.
+    pub upstream_name: String,
+    /// Longest prompt and answer together, in tokens, where it is written down.
+    pub context_window: Option<u32>,
+    /// Price, where it is written down.
+    pub cost: Option<Cost>,
+    /// Base model or adapter.
+    pub kind: ModelKind,
+}
+
+/// Whether a served model is a base model or an adapter over one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ModelKind {
+    /// A whole model.
+    Base,
+    /// A LoRA adapter loaded over the worker set's base model.
+    Adapter,
+}
+
+/// Price of tokens.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cost {
+    /// Price of a million prompt tokens.
+    pub input_per_million: f64,
+    /// Price of a million answer tokens.
+    pub output_per_million: f64,
+    /// ISO 4217 code, `USD`.
+    pub currency: String,
+}
+
+/// One InferenceWorkerSet.
+#[derive(Clone, Debug)]
+pub struct WorkerSet {
+    /// Namespace and name.
+    pub id: ResourceId,
+    /// The base model, then its adapters.
+    pub models: Vec<ServedModel>,
+    /// Endpoints written down; empty when they come from `selector`.
+    pub endpoints: Vec<StaticEndpoint>,
+    /// Labels of the pods that are its endpoints, sorted by key; empty when `endpoints` is written.
+    pub selector: Vec<(String, String)>,
+    /// Port of the pods behind `selector`.
+    pub port: u16,
+    /// Where and how often state is read.
+    pub metrics: Metrics,
+    /// The engines' own event streams, when configured.
+    pub kv_events: Option<KvEvents>,
+    /// Exact tokens, when configured.
+    pub tokenizer: Option<Tokenizer>,
+    /// Limits of each endpoint.
+    pub limits: WorkerSetLimits,
+    /// Credential the engines ask for.
+    pub auth: Option<Auth>,
+}
+
+/// An endpoint written in a document.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct StaticEndpoint {
+    /// IP address or DNS name, without brackets; names are resolved again and again.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+}
+
+impl fmt::Display for StaticEndpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]:{}", self.host, self.port)
+        } else {
+            write!(f, "{}:{}", self.host, self.port)
+        }
+    }
+}
+
+/// Where and how often an engine's state is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metrics {
+    /// HTTP path of the Prometheus text.
+    pub path: String,
+    /// Time between two reads.
+    pub interval: Duration,
+}
+
+/// An engine's KV-cache event stream (ZeroMQ PUB).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KvEvents {
+    /// TCP port on every endpoint.
+    pub port: u16,
+    /// Topic to subscribe to, by prefix.
+    pub topic: String,
+}
+
+/// Files that let prompts be cut into the engine's own tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tokenizer {
+    /// `tokenizer.json`, relative to the document it is written in.
+    pub file: PathBuf,
+    /// A chat template, when it is not the tokenizer's own.
+    pub chat_template_file: Option<PathBuf>,
+}
+
+/// Limits of a worker set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSetLimits {
+    /// Requests this balancer (all cores) keeps in flight on one endpoint; `None` = no limit.
+    pub in_flight_per_endpoint_max: Option<u32>,
+}
+
+/// One InferenceProvider.
+#[derive(Clone, Debug)]
+pub struct Provider {
+    /// Namespace and name.
+    pub id: ResourceId,
+    /// Which API it speaks.
+    pub api: ProviderApi,
+    /// Where it listens.
+    pub base_url: BaseUrl,
+    /// Credential it asks for.
+    pub auth: Option<Auth>,
+    /// Models it serves, in the order written.
+    pub models: Vec<ServedModel>,
+    /// Limits of this balancer toward it.
+    pub limits: RateLimits,
+    /// How long each phase of a request may take.
+    pub timeouts: ProviderTimeouts,
+}
+
+/// Which API a provider speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProviderApi {
+    /// OpenAI's, or one compatible with it.
+    OpenAi,
+    /// Bedrock's Converse.
+    Bedrock,
+}
+
+/// A parsed `http://` or `https://` URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BaseUrl {
+    /// Whether the connection is encrypted.
+    pub tls: Tls,
+    /// IP address or DNS name, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Path that goes before every API path: empty, or begins with `/` and does not end with one.
+    pub path_prefix: String,
+}
+
+/// Whether a connection is encrypted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tls {
+    /// `https`
+    Yes,
+    /// `http`
+    No,
+}
+
+/// Limits on requests and tokens; `None` = no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimits {
+    /// Requests begun in any minute.
+    pub requests_per_minute: Option<u32>,
+    /// Prompt and answer tokens in any minute.
+    pub tokens_per_minute: Option<u64>,
+    /// Requests in flight at once.
+    pub in_flight_max: Option<u32>,
+}
+
+/// How long each phase of a request to a provider may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProviderTimeouts {
+    /// TCP and TLS handshakes.
+    pub connect: Duration,
+    /// From the last byte sent to the first byte of the answer.
+    pub first_byte: Duration,
+    /// Between two bytes of the answer.
+    pub idle: Duration,
+    /// The whole request; `None` = no limit.
+    pub total: Option<Duration>,
+}
+
+/// One InferenceTenant.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    /// Namespace and name.
+    pub id: ResourceId,
+    /// SHA-256 of each key that names this tenant.
+    pub key_sha256: Vec<[u8; 32]>,
+    /// Signed token that names this tenant.
+    pub jwt: Option<Jwt>,
+    /// Subject alternative name of the client certificate that names this tenant.
+    pub client_certificate_san: Option<String>,
+    /// Limits over all its requests.
+    pub limits: RateLimits,
+    /// Higher is served first when requests must wait.
+    pub priority: i32,
+}
+
+/// How a JSON Web Token names a tenant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Jwt {
+    /// Required `iss`.
+    pub issuer: String,
+    /// Required member of `aud`, when given.
+    pub audience: Option<String>,
+    /// Claim that is compared.
+    pub claim: String,
+    /// What the claim must equal.
+    pub equals: String,
+    /// Public keys (RFC 7517).
+    pub jwks_file: PathBuf,
+}
+
+/// One InferenceClassifier.
+#[derive(Clone, Debug)]
+pub struct Classifier {
+    /// Namespace and name.
+    pub id: ResourceId,
+    /// What it looks for.
+    pub kind: ClassifierKind,
+    /// Which messages it reads; empty = all.
+    pub scope: Vec<Scope>,
+    /// What happens when it cannot finish.
+    pub on_error: OnError,
+}
+
+/// What a classifier looks for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ClassifierKind {
+    /// Personal data.
+    Pii {
+        /// Kinds looked for, by their names in documents; empty = all that are on by default.
+        kinds: Vec<String>,
+    },
+    /// Credentials.
+    Secrets,
+    /// How demanding the prompt is.
+    Complexity {
+        /// A model file of the built-in format, instead of the built-in model.
+        model_file: Option<PathBuf>,
+    },
+    /// Words.
+    Keywords {
+        /// For each tag, the words that give it.
+        tags: Vec<KeywordTag>,
+    },
+    /// Regular expressions; each compiles.
+    Regex {
+        /// (tag, expressions any of which gives it).
+        tags: Vec<(String, Vec<String>)>,
+    },
+    /// Sentences that do and do not belong.
+    Examples {
+        /// For each tag, its sentences.
+        tags: Vec<ExampleTag>,
+    },
+    /// A service asked over HTTP.
+    Http {
+        /// Where the text is sent.
+        url: BaseUrl,
+        /// How long an answer may take.
+        timeout: Duration,
+        /// Requests to it at once.
+        in_flight_max: u32,
+        /// Answers kept, by the text's hash.
+        cache_entries_max: u32,
+        /// Tags it may give; others are ignored.
+        tags: Vec<String>,
+    },
+}
+
+/// Words that give a tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeywordTag {
+    /// The tag.
+    pub tag: String,
+    /// At least one of these, when not empty.
+    pub any: Vec<String>,
+    /// Every one of these.
+    pub all: Vec<String>,
+    /// How often words of `any` must occur together.
+    pub count_min: u32,
+    /// Whether a word inside a longer one counts.
+    pub boundary: WordBoundary,
+}
+
+/// Whether a word inside a longer one counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WordBoundary {
+    /// Only whole words count.
+    Whole,
+    /// Any occurrence counts.
+    Anywhere,
+}
+
+/// Sentences that do and do not belong to a tag.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExampleTag {
+    /// The tag.
+    pub tag: String,
+    /// Sentences like those that should have it.
+    pub positive: Vec<String>,
+    /// Sentences like those that should not.
+    pub negative: Vec<String>,
+}
+
+/// Which messages a classifier reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// System and developer messages.
+    System,
+    /// User messages and plain prompts.
+    User,
+    /// Earlier answers.
+    Assistant,
+    /// Tool calls' arguments and results.
+    Tool,
+}
+
+/// What happens when a classifier cannot finish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// Its tag is given, the safe side (`pii-unscanned` for personal data).
+    AddTag,
+    /// Its tag is not given.
+    Ignore,
+}
+
+/// Which pools a listener serves.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PoolScope {
+    /// Every pool.
+    #[default]
+    All,
+    /// These, by `name` or `namespace/name`.
+    Named(Vec<String>),
+}
+
+impl PoolScope {
+    /// Whether `pool` is among them.
+    #[must_use]
+    pub fn contains(&self, pool: &ResourceId) -> bool {
+        match self {
+            PoolScope::All => true,
+            PoolScope::Named(names) => names.iter().any(|n| match n.split_once('/') {
+                Some((namespace, name)) => namespace == pool.namespace && name == pool.name,
+                None => *n == pool.name,
+            }),
+        }
+    }
+}
+
+impl Snapshot {
+    /// Fills the indexes from the lists. To be called once the lists are complete and sorted.
+    #[must_use]
+    pub fn indexed(mut self) -> Self {
+        self.tenant_by_key =
+            self.tenants.iter().enumerate().flat_map(|(i, t)| t.key_sha256.iter().map(move |key| (*key, i))).collect();
+        let mut pools_by_model: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (i, pool) in self.pools.iter().enumerate() {
+            for name in pool.names() {
+                pools_by_model.entry(name.to_owned()).or_default().push(i);
+            }
+        }
+        self.pools_by_model = pools_by_model;
+        self
+    }
+
+    /// The tenant one of whose keys has this SHA-256.
+    #[must_use]
+    pub fn tenant_of_key(&self, sha256: &[u8; 32]) -> Option<&Tenant> {
+        self.tenant_by_key.get(sha256).and_then(|i| self.tenants.get(*i))
+    }
+
+    /// The first pool in `scope`, by namespace then name, one of whose destinations serves `model`.
+    #[must_use]
+    pub fn pool_for(&self, model: &str, scope: &PoolScope) -> Option<(usize, &Pool)> {
+        let pools = self.pools_by_model.get(model)?;
+        pools.iter().find_map(|i| self.pools.get(*i).filter(|p| scope.contains(&p.id)).map(|p| (*i, p)))
+    }
+
+    /// Every name a client may ask for in `scope`, sorted.
+    pub fn model_names<'a>(&'a self, scope: &'a PoolScope) -> impl Iterator<Item = &'a str> {
+        self.pools_by_model.iter().filter_map(move |(name, pools)| {
+            let served = pools.iter().filter_map(|i| self.pools.get(*i)).any(|p| scope.contains(&p.id));
+            served.then_some(name.as_str())
+        })
+    }
+
+    /// The models a destination serves.
+    #[must_use]
+    pub fn models(&self, destination: DestinationKind) -> &[ServedModel] {
+        match destination {
+            DestinationKind::WorkerSet(i) => self.worker_sets.get(i).map_or(&[], |w| &w.models),
+            DestinationKind::Provider(i) => self.providers.get(i).map_or(&[], |p| &p.models),
+        }
+    }
+
+    /// The model a target of `pool` means.
+    #[must_use]
+    pub fn model(&self, pool: &Pool, target: policy::Target) -> Option<&ServedModel> {
+        let destination = pool.destinations.get(usize::from(target.destination))?;
+        self.models(destination.kind).get(usize::from(target.model))
+    }
+}
+
+impl Pool {
+    /// Whether one of its destinations serves `name`.
+    #[must_use]
+    pub fn serves(&self, name: &str) -> bool {
+        self.program.serves(name)
+    }
+
+    /// Every name its destinations serve, sorted.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<&str> {
+        self.program.destinations().iter().flat_map(|d| d.models.iter().flatten()).map(String::as_str).collect()
+    }
+}
