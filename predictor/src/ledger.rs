@@ -308,7 +308,7 @@ impl<T> Book<T> {
         while let Some((head, open)) = self.unseen_head(endpoint) {
             match open.first_token {
                 FirstToken::PresumedAt { now_us: due_us } if due_us <= now_us => {
-                    self.decode(now_us, head)
+                    self.decode(now_us, head);
                 }
                 FirstToken::PresumedAt { .. } | FirstToken::Seen => break,
             }

@@ -9,6 +9,7 @@
 //! model), [`tokens`] (bytes to tokens), [`fleet`] (all of them behind one door).
 #![forbid(unsafe_code)]
 
+pub mod classify;
 pub mod fleet;
 pub mod ledger;
 pub mod prefix;
