@@ -4,9 +4,10 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Mutex, PoisonError,
+        Condvar, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -98,6 +99,9 @@ pub(crate) struct Ledger {
     faulted: AtomicU64,
     ring: Mutex<VecDeque<RequestRecord>>,
     records_max: usize,
+    /// Threads in [`Self::wait`]; with none, changes cost nothing more.
+    waiters: AtomicU64,
+    change: (Mutex<()>, Condvar),
 }
 
 impl Ledger {
@@ -111,6 +115,26 @@ impl Ledger {
             faulted: AtomicU64::new(0),
             ring: Mutex::new(VecDeque::new()),
             records_max,
+            waiters: AtomicU64::new(0),
+            change: (Mutex::new(()), Condvar::new()),
+        }
+    }
+
+    /// Blocks the thread until `done` says so; asks at each change of the counters and every few ms.
+    pub(crate) fn wait(&self, done: &mut dyn FnMut() -> bool) {
+        /// Gauges of the model change without a word; look again after this time.
+        const LOOK_AGAIN: Duration = Duration::from_millis(5);
+        self.waiters.fetch_add(1, Ordering::SeqCst);
+        while !done() {
+            let guard = self.change.0.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(self.change.1.wait_timeout(guard, LOOK_AGAIN));
+        }
+        self.waiters.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn changed(&self) {
+        if self.waiters.load(Ordering::SeqCst) > 0 {
+            self.change.1.notify_all();
         }
     }
 
@@ -121,7 +145,8 @@ impl Ledger {
     }
 
     pub(crate) fn disconnected(&self) {
-        self.connections_open.fetch_sub(1, Ordering::Relaxed);
+        self.connections_open.fetch_sub(1, Ordering::Release);
+        self.changed();
     }
 
     /// Counts a request and numbers it.
@@ -163,6 +188,7 @@ impl Ledger {
         // The record first: who sees the counter finds the record up to date.
         self.amend(number, |record| record.outcome = outcome);
         counter.fetch_add(1, Ordering::Release);
+        self.changed();
     }
 
     pub(crate) fn records(&self) -> Vec<RequestRecord> {

@@ -8,7 +8,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread::JoinHandle,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use serde_json::{Value, json};
@@ -158,6 +158,20 @@ impl Engine {
     /// Counters and gauges.
     pub fn stats(&self) -> Stats {
         self.shared.stats()
+    }
+
+    /// Blocks the thread until the stats fulfil a condition, and returns them; the stats as they are when that does not
+    /// happen within `patience`. For tests: no polling, no sleeping.
+    pub fn wait_until(&self, patience: Duration, mut condition: impl FnMut(&Stats) -> bool) -> Result<Stats, Stats> {
+        let deadline = Instant::now() + patience;
+        let mut stats = self.stats();
+        let mut fulfilled = false;
+        self.shared.ledger.wait(&mut || {
+            stats = self.stats();
+            fulfilled = condition(&stats);
+            fulfilled || Instant::now() >= deadline
+        });
+        if fulfilled { Ok(stats) } else { Err(stats) }
     }
 
     /// The last requests, oldest first.
