@@ -1,0 +1,343 @@
+//! Which context words stand where, and whether a candidate has one near it.
+//!
+//! A candidate is supported by a word within [`BEFORE_BYTES`] in front of it or [`AFTER_BYTES`] behind it; by a word at the head of its
+//! column, when its line belongs to a table; or by a supported neighbour of the same kind with nothing but separators between (lists).
+//! The words of a slice are found once, when the first candidate asks, so a text of digits alone costs one pass, not one per number.
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use super::kind::Kind;
+use super::words::{Ending, TABLE};
+
+/// How far in front of a candidate a word counts.
+pub(super) const BEFORE_BYTES: usize = 70;
+/// How far behind it.
+pub(super) const AFTER_BYTES: usize = 40;
+/// Longest gap between two neighbours of a list.
+const CHAIN_BYTES: usize = 40;
+/// Columns of a table whose headings are remembered across slices.
+const COLUMNS_MAX: usize = 32;
+/// Bytes of one heading that are read.
+const HEADING_BYTES_MAX: usize = 96;
+const DELIMITERS: [u8; 4] = [b'|', b'\t', b';', b','];
+
+/// The compiled word table.
+#[derive(Debug)]
+pub(super) struct Words {
+    automaton: AhoCorasick,
+    rows: Vec<(u64, Ending)>,
+}
+
+impl Words {
+    /// The words that support any kind in `kinds`.
+    pub(super) fn compile(kinds: u64) -> Result<Words, aho_corasick::BuildError> {
+        let (mut texts, mut rows) = (Vec::new(), Vec::new());
+        for (row_kinds, ending, words) in TABLE {
+            let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds;
+            if mask != 0 {
+                texts.extend(words.iter().copied());
+                rows.extend(words.iter().map(|_| (mask, *ending)));
+            }
+        }
+        let automaton = AhoCorasick::builder().ascii_case_insensitive(true).kind(Some(AhoCorasickKind::DFA)).build(texts)?;
+        Ok(Words { automaton, rows })
+    }
+}
+
+/// Whether a word may begin at `start`: not inside a run of letters, unless a capital begins there.
+fn begins(text: &[u8], start: usize) -> bool {
+    let Some(before) = start.checked_sub(1).and_then(|at| text.get(at)) else { return true };
+    let first = text[start];
+    !before.is_ascii_alphabetic() || !first.is_ascii_alphabetic() || (before.is_ascii_lowercase() && first.is_ascii_uppercase())
+}
+
+/// Whether a word of Latin letters ends at `end`: at a non-letter, at a new capital, or before a word for "number".
+fn ends(text: &[u8], start: usize, end: usize) -> bool {
+    let rest = &text[end..];
+    let Some(next) = rest.first() else { return true };
+    let last = text[end - 1];
+    if !next.is_ascii_alphabetic() || !last.is_ascii_alphabetic() || (last.is_ascii_lowercase() && next.is_ascii_uppercase()) {
+        return true;
+    }
+    let all_capitals = text[start..end].iter().all(|byte| !byte.is_ascii_lowercase());
+    if all_capitals && next.is_ascii_uppercase() && rest.get(1).is_some_and(u8::is_ascii_lowercase) {
+        return true;
+    }
+    ["num", "nr", "no", "code", "s"].iter().any(|tail| {
+        rest.get(..tail.len()).is_some_and(|found| found.eq_ignore_ascii_case(tail.as_bytes()))
+            && (*tail == "num" || rest.get(tail.len()).is_none_or(|byte| !byte.is_ascii_alphabetic()))
+    })
+}
+
+#[derive(Debug, Clone, Copy)]
+struct WordAt {
+    start: u32,
+    end: u32,
+    kinds: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    start: u32,
+    /// Index into [`DELIMITERS`], or none.
+    delimiter: Option<u8>,
+    delimiters: u32,
+    /// Index of the first line of its table; `CARRIED` when that line was in an earlier slice.
+    head: u32,
+}
+
+const CARRIED: u32 = u32::MAX;
+
+/// The headings of a table that began in an earlier slice.
+#[derive(Debug, Clone, Copy, Default)]
+struct Carry {
+    delimiter: Option<u8>,
+    delimiters: u32,
+    columns: [u64; COLUMNS_MAX],
+    chained: u64,
+}
+
+/// The words, lines and supported neighbours of the slice at hand. All buffers are reused.
+#[derive(Debug, Default)]
+pub(super) struct Context {
+    words: Vec<WordAt>,
+    lines: Vec<Line>,
+    delimiters: [Vec<u32>; 4],
+    /// End of the last supported candidate, by kind; 0 when there is none.
+    chain: Vec<u32>,
+    chained: u64,
+    carry: Carry,
+    outer: u64,
+    ready: bool,
+    /// Steps taken, for the tests of linearity.
+    pub(super) work: u64,
+}
+
+impl Context {
+    /// Forgets everything: a new piece begins.
+    pub(super) fn start_piece(&mut self) {
+        self.carry = Carry::default();
+        self.start_slice();
+    }
+
+    /// A new slice of the same piece begins.
+    pub(super) fn start_slice(&mut self) {
+        self.ready = false;
+        self.outer = 0;
+        self.chain.clear();
+        self.chain.resize(Kind::ALL.len(), 0);
+        self.chained = self.carry.chained;
+    }
+
+    /// Words that count wherever the candidate is: those around the token this text was decoded from.
+    pub(super) fn set_outer(&mut self, kinds: u64) {
+        self.outer = kinds;
+    }
+
+    /// The words of the slice that support a kind in `kinds`, as (start, end).
+    pub(super) fn words_of(&mut self, words: &Words, text: &[u8], kinds: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
+        self.prepare(words, text);
+        self.words.iter().filter(move |word| word.kinds & kinds != 0).map(|word| (word.start as usize, word.end as usize))
+    }
+
+    /// The kinds that words near `start..end` support.
+    pub(super) fn near(&mut self, words: &Words, text: &[u8], start: usize, end: usize) -> u64 {
+        self.prepare(words, text);
+        let from = start.saturating_sub(BEFORE_BYTES);
+        let first = self.words.partition_point(|word| (word.start as usize) < from);
+        let mut kinds = self.outer;
+        for word in &self.words[first..] {
+            self.work += 1;
+            if word.start as usize >= end + AFTER_BYTES {
+                break;
+            }
+            let in_front = word.end as usize <= start;
+            let behind = word.start as usize >= end && word.end as usize <= end + AFTER_BYTES;
+            if in_front || behind {
+                kinds |= word.kinds;
+            }
+        }
+        kinds
+    }
+
+    /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
+    pub(super) fn supports(&mut self, words: &Words, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
+        let supported = self.near(words, text, start, end) & kind.bit() != 0
+            || self.heading(start) & kind.bit() != 0
+            || self.follows_supported(text, kind, start);
+        if supported {
+            self.confirm(kind, end);
+        }
+        supported
+    }
+
+    /// Notes that `kind` ends at `end` for certain.
+    pub(super) fn confirm(&mut self, kind: Kind, end: usize) {
+        if let Some(last) = self.chain.get_mut(kind as usize) {
+            *last = end as u32;
+            self.chained |= kind.bit();
+        }
+    }
+
+    fn follows_supported(&mut self, text: &[u8], kind: Kind, start: usize) -> bool {
+        if self.chained & kind.bit() == 0 {
+            return false;
+        }
+        let last = self.chain.get(kind as usize).copied().unwrap_or(0) as usize;
+        self.work += CHAIN_BYTES as u64 / 4;
+        last <= start && start - last <= CHAIN_BYTES && text[last..start].iter().all(|byte| !byte.is_ascii_alphabetic())
+    }
+
+    /// Finds words and lines, once per slice.
+    fn prepare(&mut self, words: &Words, text: &[u8]) {
+        if self.ready {
+            return;
+        }
+        self.ready = true;
+        self.work += text.len() as u64;
+        self.words.clear();
+        for found in words.automaton.find_overlapping_iter(text) {
+            self.work += 1;
+            let (kinds, ending) = words.rows[found.pattern().as_usize()];
+            let (start, end) = (found.start(), found.end());
+            if begins(text, start) && (ending == Ending::Open || ends(text, start, end)) {
+                self.words.push(WordAt { start: start as u32, end: end as u32, kinds });
+            }
+        }
+        self.words.sort_unstable_by_key(|word| word.start);
+        self.find_lines(text);
+    }
+
+    fn find_lines(&mut self, text: &[u8]) {
+        self.lines.clear();
+        self.delimiters.iter_mut().for_each(Vec::clear);
+        let mut start = 0;
+        while start < text.len() {
+            let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |at| start + at);
+            let mut counts = [0u32; 4];
+            for (at, byte) in text[start..end].iter().enumerate() {
+                if let Some(which) = DELIMITERS.iter().position(|delimiter| delimiter == byte) {
+                    counts[which] += 1;
+                    self.delimiters[which].push((start + at) as u32);
+                }
+            }
+            self.add_line(start, counts);
+            start = end + 1;
+        }
+        self.work += text.len() as u64;
+    }
+
+    /// Adds a line to the table it continues, or as the head of a new one.
+    fn add_line(&mut self, start: usize, counts: [u32; 4]) {
+        let delimiter = counts.iter().position(|count| *count > 0).map(|which| which as u8);
+        let delimiters = delimiter.map_or(0, |which| counts[which as usize]);
+        let index = self.lines.len() as u32;
+        let head = match self.lines.last() {
+            Some(last) if delimiter.is_some() && last.delimiter == delimiter && last.delimiters == delimiters => last.head,
+            // The first line of a later slice is cut, so only its successor shows whether the table goes on.
+            Some(last) if last.head == CARRIED && self.lines.len() == 1 && delimiter == self.carry.delimiter && delimiters == self.carry.delimiters => CARRIED,
+            None if self.carry.delimiter.is_some() => CARRIED,
+            Some(_) | None => index,
+        };
+        self.lines.push(Line { start: start as u32, delimiter, delimiters, head });
+    }
+
+    fn line_of(&self, at: usize) -> Option<usize> {
+        self.lines.partition_point(|line| line.start as usize <= at).checked_sub(1)
+    }
+
+    /// The kinds supported by the heading of the column that `at` is in.
+    fn heading(&self, at: usize) -> u64 {
+        let Some(index) = self.line_of(at) else { return 0 };
+        let line = self.lines[index];
+        let delimiter = if line.head == CARRIED { self.carry.delimiter } else { line.delimiter };
+        let Some(which) = delimiter else { return 0 };
+        if line.head as usize == index {
+            return 0;
+        }
+        let places = &self.delimiters[which as usize];
+        let before_line = places.partition_point(|place| *place < line.start);
+        let column = places.partition_point(|place| (*place as usize) < at) - before_line;
+        if line.head == CARRIED {
+            return self.carry.columns.get(column).copied().unwrap_or(0);
+        }
+        self.column_words(line.head as usize, which as usize, column)
+    }
+
+    /// The kinds of the words in column `column` of line `head`.
+    fn column_words(&self, head: usize, which: usize, column: usize) -> u64 {
+        let line_start = self.lines[head].start as usize;
+        let places = &self.delimiters[which];
+        let first = places.partition_point(|place| (*place as usize) < line_start);
+        let start = if column == 0 { line_start } else { places.get(first + column - 1).map_or(line_start, |place| *place as usize) };
+        let line_end = self.lines.get(head + 1).map_or(usize::MAX, |next| next.start as usize);
+        let end = places.get(first + column).map_or(line_end, |place| *place as usize).min(line_end).min(start + HEADING_BYTES_MAX);
+        let from = self.words.partition_point(|word| (word.start as usize) < start);
+        self.words[from..].iter().take_while(|word| (word.start as usize) < end).fold(0, |kinds, word| kinds | word.kinds)
+    }
+
+    /// Keeps what the slice that begins at `next` must know: the headings of the table around it, and the kinds just supported.
+    pub(super) fn carry_to(&mut self, words: &Words, text: &[u8], next: usize) {
+        self.prepare(words, text);
+        let mut carry = Carry::default();
+        for (kind, end) in Kind::ALL.iter().zip(&self.chain) {
+            if *end as usize >= next {
+                carry.chained |= kind.bit();
+            }
+        }
+        if let Some(index) = self.line_of(next) {
+            let line = self.lines[index];
+            if line.head == CARRIED {
+                carry = Carry { chained: carry.chained, ..self.carry };
+            } else if let Some(which) = line.delimiter {
+                carry.delimiter = line.delimiter;
+                carry.delimiters = line.delimiters;
+                for (column, kinds) in carry.columns.iter_mut().enumerate().take(line.delimiters as usize + 1) {
+                    *kinds = self.column_words(line.head as usize, which as usize, column);
+                }
+            }
+        }
+        self.carry = carry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn supported(text: &str, kind: Kind, value: &str) -> bool {
+        let words = Words::compile(u64::MAX).expect("the table compiles");
+        let mut context = Context::default();
+        context.start_piece();
+        let start = text.find(value).expect("the value is in the text");
+        context.supports(&words, text.as_bytes(), kind, start, start + value.len())
+    }
+
+    #[test]
+    fn words_count_in_camel_case_with_suffixes_and_glued_to_other_scripts() {
+        for text in ["bsn 1", "my_bsn=1", "bsnNummer: 1", "klantBsn: 1", "BSNNummer 1", "bsnnummer 1", "号bsn1"] {
+            assert!(supported(text, Kind::NlBsn, "1"), "{text}");
+        }
+        for text in ["absn 1", "bsnx 1", "the sun 1"] {
+            assert!(!supported(text, Kind::NlBsn, "1"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_word_counts_only_near() {
+        let far = format!("bsn {} 1", "x ".repeat(60));
+        assert!(!supported(&far, Kind::NlBsn, "1"));
+        assert!(supported("1 is my bsn", Kind::NlBsn, "1"));
+    }
+
+    #[test]
+    fn the_heading_of_a_column_counts_for_every_row_and_no_other_column() {
+        let mut table = String::from("id,bsn,amount\n");
+        for row in 0..20 {
+            table.push_str(&format!("{row},some filler text for row,77{row}\n"));
+        }
+        table.push_str("x,VALUE,OTHER\n");
+        assert!(supported(&table, Kind::NlBsn, "VALUE"));
+        assert!(!supported(&table, Kind::NlBsn, "OTHER"));
+    }
+}

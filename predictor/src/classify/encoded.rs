@@ -1,0 +1,140 @@
+//! The second look: long base64 and hexadecimal tokens are decoded once, and readable results are scanned like text.
+//!
+//! One level only. Lines of wrapped base64 are read as one token. Random bytes are almost never readable (twelve random bytes are all
+//! printable once in 150 000 tries), so images, hashes and keys cost their decoding and no more.
+
+/// Shortest token that is decoded: twelve bytes of text.
+const TOKEN_BYTES_MIN: usize = 16;
+/// Characters of a line of wrapped base64 (RFC 2045 allows 76, PEM uses 64).
+const LINE_BYTES_MIN: usize = 60;
+
+/// The value of a base64 character of either alphabet (RFC 4648, sections 4 and 5).
+const fn sextet(byte: u8) -> Option<u8> {
+    match byte {
+        b'A'..=b'Z' => Some(byte - b'A'),
+        b'a'..=b'z' => Some(byte - b'a' + 26),
+        b'0'..=b'9' => Some(byte - b'0' + 52),
+        b'+' | b'-' => Some(62),
+        b'/' | b'_' => Some(63),
+        _ => None,
+    }
+}
+
+/// The next token at or behind `from`, as offsets, and where to go on.
+pub(super) fn next_token(text: &[u8], from: usize) -> Option<(usize, usize)> {
+    let mut at = from;
+    while at < text.len() {
+        if sextet(text[at]).is_none() {
+            at += 1;
+            continue;
+        }
+        let start = at;
+        let mut line = at;
+        loop {
+            while at < text.len() && sextet(text[at]).is_some() {
+                at += 1;
+            }
+            let wrapped = at - line >= LINE_BYTES_MIN
+                && (at - line).is_multiple_of(4)
+                && text.get(at) == Some(&b'\n')
+                && text.get(at + 1).is_some_and(|byte| sextet(*byte).is_some());
+            if !wrapped {
+                break;
+            }
+            at += 1;
+            line = at;
+        }
+        if at - start >= TOKEN_BYTES_MIN {
+            return Some((start, at));
+        }
+    }
+    None
+}
+
+/// Decodes `token` into `out` if the result is text. Hexadecimal is tried first, as its digits are also base64.
+pub(super) fn decode(token: &[u8], out: &mut Vec<u8>) -> bool {
+    let letters_only = token.iter().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'-' | b'_' | b'/'));
+    if letters_only {
+        return false;
+    }
+    let hex = token.len().is_multiple_of(2) && token.iter().all(u8::is_ascii_hexdigit);
+    if hex && decode_hex(token, out) {
+        return true;
+    }
+    // A token cut by the edge of a slice begins anywhere in a group of four.
+    (0..4).any(|skip| decode_base64(&token[skip..], out))
+}
+
+fn decode_hex(token: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    for pair in token.chunks_exact(2) {
+        out.push(digit(pair[0]) * 16 + digit(pair[1]));
+        if out.len() == 12 && !readable(out) {
+            return false;
+        }
+    }
+    readable(out)
+}
+
+fn decode_base64(token: &[u8], out: &mut Vec<u8>) -> bool {
+    out.clear();
+    let (mut bits, mut held) = (0u32, 0u32);
+    for byte in token {
+        let Some(value) = sextet(*byte) else { continue };
+        bits = bits << 6 | u32::from(value);
+        held += 6;
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+            if out.len() == 12 && !readable(out) {
+                return false;
+            }
+        }
+    }
+    readable(out)
+}
+
+/// Whether bytes are text: printable ASCII, line ends, and perhaps a character of another script cut at the end.
+fn readable(bytes: &[u8]) -> bool {
+    let valid = match std::str::from_utf8(bytes) {
+        Ok(_) => bytes.len(),
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        Err(_) => return false,
+    };
+    let ascii = bytes.iter().filter(|byte| byte.is_ascii()).count();
+    valid > 0 && ascii * 2 >= bytes.len() && bytes.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f || matches!(byte, b'\n' | b'\r' | b'\t'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readable_tokens_are_decoded_and_random_ones_are_not() {
+        let mut out = Vec::new();
+        assert!(decode(b"YW5uQGZpcm0ub3JnIGNhbGw", &mut out));
+        assert_eq!(out, b"ann@firm.org call");
+        assert!(decode(b"616e6e406669726d2e6f7267", &mut out));
+        assert_eq!(out, b"ann@firm.org");
+        assert!(!decode(b"3c14b4f06673c62a7e9730c110b595f2f5d7dd9b9e18e843", &mut out));
+        assert!(!decode(b"iVBORw0KGgoCQIEhvtVIfDTrNBhD4aW", &mut out));
+    }
+
+    #[test]
+    fn a_token_cut_anywhere_is_still_read() {
+        let whole = b"VGhlIGN1c3RvbWVyIHdyb3RlIGZyb20gYW5uQGZpcm0ub3JnIHRvZGF5";
+        let mut out = Vec::new();
+        for cut in 0..8 {
+            assert!(decode(&whole[cut..], &mut out), "cut at {cut}");
+            assert!(String::from_utf8_lossy(&out).contains("ann@firm.org"), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn wrapped_lines_are_one_token() {
+        let line = "QUJD".repeat(16);
+        let text = format!("see {line}\n{line}\nQUJD end");
+        assert_eq!(next_token(text.as_bytes(), 4), Some((4, 4 + 64 + 1 + 64 + 1 + 4)));
+    }
+}

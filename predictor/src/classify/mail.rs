@@ -1,0 +1,203 @@
+//! E-mail addresses, written plainly or disguised (`ann [at] firm [dot] org`).
+//!
+//! Each `@` is grown to the left over the local part and to the right over the domain. A domain ends in a known kind of top level, is
+//! not one of those set aside for examples (RFC 2606, RFC 6761), and is not a file name. Bytes between two signs are visited at most twice.
+
+use super::kind::Kind;
+use super::lane::Lane;
+
+const LOCAL_BYTES_MAX: usize = 64;
+const DOMAIN_BYTES_MAX: usize = 253;
+/// Bytes around a written-out dot that are read again with the disguise taken off.
+const DISGUISE_BYTES: usize = 96;
+
+const fn in_local(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-' | b'\'' | b'&' | b'~' | b'!' | b'$' | b'*' | b'?' | b'^')
+}
+
+const fn in_domain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-') || byte >= 0x80
+}
+
+/// Endings of file and unit names that look like a top-level domain.
+const FILE_ENDINGS: &[&[u8]] = &[
+    b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"ico", b"bmp", b"pdf", b"js", b"ts", b"tsx", b"jsx", b"mjs", b"css", b"scss",
+    b"html", b"htm", b"json", b"yaml", b"yml", b"toml", b"xml", b"txt", b"csv", b"log", b"lock", b"service", b"socket", b"timer", b"target",
+    b"mount", b"conf", b"cfg", b"ini", b"exe", b"dll", b"tar", b"gz", b"tgz", b"jar", b"class", b"java", b"cpp", b"hpp", b"vue", b"rb", b"php",
+    b"local", b"localhost", b"localdomain", b"internal", b"test", b"example", b"invalid", b"whl", b"mp4", b"mp3", b"ttf", b"woff",
+];
+const EXAMPLE_DOMAINS: &[&[u8]] = &[b"example.com", b"example.org", b"example.net", b"example.edu", b"domain.com", b"yourdomain.com", b"email.com.example"];
+
+/// Looks for e-mail addresses.
+pub(super) fn scan(lane: &mut Lane<'_>) {
+    if !lane.kinds.contains(Kind::Email) {
+        return;
+    }
+    let text = lane.text;
+    lane.work(text.len());
+    let mut floor = 0;
+    for sign in memchr::memchr_iter(b'@', text) {
+        if let Some((start, end)) = around(text, sign, floor) {
+            lane.take(Kind::Email, start, end);
+        }
+        lane.work(LOCAL_BYTES_MAX.min(sign - floor));
+        floor = sign + 1;
+    }
+    disguised(lane);
+}
+
+/// The address around the sign at `sign`, not reaching in front of `floor`.
+fn around(text: &[u8], sign: usize, floor: usize) -> Option<(usize, usize)> {
+    let floor = floor.max(sign.saturating_sub(LOCAL_BYTES_MAX));
+    let mut start = sign;
+    while start > floor && in_local(text[start - 1]) {
+        start -= 1;
+    }
+    while start < sign && matches!(text[start], b'.' | b'-' | b'\'' | b'&' | b'!' | b'*' | b'?' | b'^' | b'$' | b'~') {
+        start += 1;
+    }
+    // A letter of another script in front of the sign is part of a name that is written in it.
+    let foreign = sign > floor && text[sign - 1] >= 0x80;
+    if (start == sign && !foreign) || text[sign - 1] == b'.' {
+        return None;
+    }
+    let reach = text.len().min(sign + 1 + DOMAIN_BYTES_MAX);
+    let mut end = sign + 1;
+    while end < reach && in_domain(text[end]) {
+        end += 1;
+    }
+    let end = domain_end(text, sign + 1, end)?;
+    let scp = &text[start..sign] == b"git" && text.get(end) == Some(&b':');
+    (!scp).then_some((start, end))
+}
+
+/// Where the domain in `start..end` ends, if it is one a person can have.
+fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
+    loop {
+        while end > start && matches!(text[end - 1], b'.' | b'-') {
+            end -= 1;
+        }
+        let domain = &text[start..end];
+        let dot = domain.iter().rposition(|byte| *byte == b'.')?;
+        let top = &domain[dot + 1..];
+        // CJK text may follow without a space: the top level ends where its letters end.
+        let ascii = top.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        if ascii >= 2 && top.get(ascii).is_some_and(|byte| *byte >= 0x80) {
+            end = start + dot + 1 + ascii;
+            continue;
+        }
+        let foreign = top.len() >= 3 && top.iter().all(|byte| *byte >= 0x80);
+        let fits = foreign || ((2..=24).contains(&top.len()) && (ascii == top.len() || top.starts_with(b"xn--")));
+        let lower: &mut [u8] = &mut [0u8; 24];
+        let lower = &mut lower[..top.len().min(24)];
+        lower.copy_from_slice(&top[..top.len().min(24)]);
+        lower.make_ascii_lowercase();
+        let file = FILE_ENDINGS.contains(&&*lower);
+        let example = EXAMPLE_DOMAINS.iter().any(|known| {
+            domain.len() >= known.len() && {
+                let (front, tail) = domain.split_at(domain.len() - known.len());
+                tail.eq_ignore_ascii_case(known) && (front.is_empty() || front.ends_with(b"."))
+            }
+        });
+        let labels = domain[..dot].split(|byte| *byte == b'.').all(|label| !label.is_empty() && !label.starts_with(b"-"));
+        return (fits && !file && !example && labels && dot > 0).then_some(end);
+    }
+}
+
+/// Words written for a dot and for the sign, with the brackets people put around them.
+const DOTS: [&[u8]; 9] = [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)"];
+const SIGNS: [&[u8]; 10] = [b"[at]", b"(at)", b"{at}", b"<at>", b" at ", b"_at_", b"-at-", b" @ ", b"[@]", b"(@)"];
+
+fn starts_with_any(text: &[u8], words: &[&[u8]]) -> Option<usize> {
+    words.iter().find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word))).map(|word| word.len())
+}
+
+/// Looks for addresses with a written-out dot or a bracketed sign: the text around is copied with both put back, and read as usual.
+fn disguised(lane: &mut Lane<'_>) {
+    let text = lane.text;
+    let mut done = 0;
+    for at in memchr::memchr2_iter(b'o', b'O', text).chain(std::iter::empty()) {
+        // " dot " and "[dot]" have their o at offset 2.
+        let Some(mark) = at.checked_sub(2).filter(|mark| *mark >= done) else { continue };
+        if starts_with_any(&text[mark..], &DOTS[..7]).is_some() {
+            done = disguised_around(lane, mark, done);
+        }
+    }
+    let mut done = 0;
+    for at in memchr::memchr3_iter(b'[', b'(', b'{', text) {
+        if at >= done && (starts_with_any(&text[at..], &SIGNS[..4]).is_some() || starts_with_any(&text[at..], &SIGNS[8..]).is_some()) {
+            done = disguised_around(lane, at, done);
+        }
+    }
+    lane.work(text.len() * 2);
+}
+
+/// Reads the bytes around `mark`, from `floor` on, without the disguise. Returns where the next look may begin.
+fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
+    let text = lane.text;
+    let from = mark.saturating_sub(DISGUISE_BYTES).max(floor.saturating_sub(DISGUISE_BYTES));
+    let to = (mark + DISGUISE_BYTES).min(text.len());
+    let mut plain = [0u8; 2 * DISGUISE_BYTES];
+    let mut origin = [0u16; 2 * DISGUISE_BYTES];
+    let (mut len, mut at, mut signs) = (0, from, [None; 8]);
+    let mut sign_count = 0;
+    while at < to {
+        // Spaces inside the brackets' surroundings belong to the disguise: "ann [at] firm [dot] org".
+        let skipped = usize::from(text[at] == b' ' && matches!(lane.byte(at + 1), b'[' | b'(' | b'{' | b'<'));
+        let (byte, width) = if let Some(width) = starts_with_any(&text[at + skipped..to], &SIGNS) {
+            (b'@', width + skipped)
+        } else if let Some(width) = starts_with_any(&text[at + skipped..to], &DOTS) {
+            (b'.', width + skipped)
+        } else {
+            (text[at], 1)
+        };
+        if byte == b'@' && sign_count < signs.len() {
+            signs[sign_count] = Some(len);
+            sign_count += 1;
+        }
+        plain[len] = byte;
+        origin[len] = (at - from) as u16;
+        len += 1;
+        at += width;
+        if width > 1 && text[at - 1] != b' ' && at < to && text[at] == b' ' && text[at - 1] != b'_' && text[at - 1] != b'-' {
+            at += 1;
+        }
+    }
+    lane.work(to - from);
+    for sign in signs.into_iter().flatten() {
+        if let Some((start, end)) = around(&plain[..len], sign, 0) {
+            let last = from + origin[end - 1] as usize + 1;
+            let first = from + origin[start] as usize;
+            // Without a disguise between them it has been found already.
+            if last - first != end - start {
+                lane.take(Kind::Email, first, last);
+            }
+        }
+    }
+    to
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Option<&str> {
+        let sign = text.find('@')?;
+        around(text.as_bytes(), sign, 0).map(|(start, end)| &text[start..end])
+    }
+
+    #[test]
+    fn addresses_end_where_their_domain_ends() {
+        assert_eq!(found("write to ann.b+c@mail.firm.co.uk."), Some("ann.b+c@mail.firm.co.uk"));
+        assert_eq!(found("<ann@firm.org>,"), Some("ann@firm.org"));
+        assert_eq!(found("邮箱ann@firm.org谢谢"), Some("ann@firm.org"));
+        assert_eq!(found("josé@firma.es"), Some("@firma.es"));
+    }
+
+    #[test]
+    fn file_names_handles_examples_and_versions_are_not_addresses() {
+        for text in ["icon@2x.png", "git@github.com:org/repo", "a@example.com", "a@mail.example.org", "pkg@9.0.2467", "@maria and", "a@b", "getty@tty1.service"] {
+            assert_eq!(found(text), None, "{text}");
+        }
+    }
+}

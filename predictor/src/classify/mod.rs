@@ -1,0 +1,78 @@
+//! Classifiers: they put tags on a prompt, on the thread that serves it, in tens of microseconds.
+//!
+//! [`Scanner::compile`] turns plain-data [`Builtin`]s into one immutable scanner that all threads share. Each thread has a [`Scratch`] with
+//! the buffers. [`Scanner::scan`] reads the pieces of a prompt and gives [`Findings`]; [`Scanner::start`] does the same in steps of one
+//! slice, so that a caller with other work to do can do it in between.
+//!
+//! Tags have three values. A tag is there, or it is not, or nobody knows: text that could not be read gets [`Tag::PII_UNSCANNED`], and a
+//! language the complexity model does not know gets no complexity tag. The text is read in full, never sampled, in time linear in its
+//! length. Nothing here keeps, prints or returns matched text: a [`Hit`] is a kind and a byte range.
+//!
+//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scan`, then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
+//! with `context` for the words beside a find, `normal` and `encoded` for what is disguised.
+
+mod checksum;
+mod context;
+mod encoded;
+mod findings;
+mod kind;
+mod lane;
+mod mail;
+mod network;
+mod normal;
+mod numbers;
+mod phone;
+mod scan;
+mod secrets;
+mod spec;
+mod tag;
+mod words;
+
+pub use findings::{Findings, HITS_MAX, Hit, Verdict};
+pub use kind::{Group, Kind, KindSet, Tier};
+pub use scan::{Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scanner, Scratch};
+pub use spec::{
+    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown, PATTERN_BYTES_MAX,
+    PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
+};
+pub use tag::{TAGS_MAX, Tag, TagSet};
+
+/// Whose text a piece is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Scope {
+    /// Instructions of the application.
+    System,
+    /// A turn of the user.
+    User,
+    /// A turn of the model.
+    Assistant,
+    /// Arguments or results of a tool.
+    Tool,
+}
+
+/// A part of a prompt's text, already unescaped.
+#[derive(Debug, Clone, Copy)]
+pub struct Piece<'t> {
+    /// Whose text it is.
+    pub scope: Scope,
+    /// The text.
+    pub text: &'t str,
+}
+
+/// What is known of a request besides its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Shape {
+    /// The request offers tools.
+    pub tools: bool,
+    /// It holds an image.
+    pub image: bool,
+    /// It holds audio.
+    pub audio: bool,
+    /// The answer must follow a JSON schema.
+    pub json_schema: bool,
+    /// User and assistant turns.
+    pub turns: u32,
+    /// Some part is not text, or could not be decoded. Images and audio count as such by themselves.
+    pub unscannable: bool,
+}

@@ -1,0 +1,95 @@
+//! Telephone numbers. An international prefix, a bracketed area code or a national layout nobody uses for anything else is proof;
+//! other numbers of a plausible length need a word such as "phone" beside them.
+
+use super::kind::Kind;
+use super::lane::Lane;
+use super::numbers::Window;
+
+/// Digits of an international number, country code included (ITU-T E.164 allows 15; 14 keeps clear of neighbours).
+const INTERNATIONAL: std::ops::RangeInclusive<usize> = 8..=14;
+/// Digits of a national number.
+const NATIONAL: std::ops::RangeInclusive<usize> = 7..=12;
+
+/// Judges a window of digits.
+pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
+    let len = window.chars.len();
+    if !lane.kinds.contains(Kind::Phone) || !(7..=16).contains(&len) {
+        return;
+    }
+    if international(lane, window) {
+        lane.take(Kind::Phone, plus(lane, window).unwrap_or(window.start), window.end);
+    } else if national(lane, window) {
+        let bracket = usize::from(lane.before(window.start) == b'(');
+        lane.take(Kind::Phone, window.start - bracket, window.end);
+    } else {
+        judge_supported(lane, window);
+    }
+}
+
+/// Takes a number of plausible length and layout if a word supports it.
+pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
+    let (chars, sizes) = (window.chars, window.sizes);
+    let date = matches!(sizes, [4, 2, 2] | [2, 2, 4] | [1, 2, 4] | [2, 1, 4]);
+    let dotted_quad = sizes.len() == 4 && window.dotted() && sizes.iter().all(|size| *size <= 3);
+    let unix_time = window.is_single() && chars[0] == b'1' && matches!(chars.len(), 10 | 13);
+    let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
+    let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
+    let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
+    if NATIONAL.contains(&chars.len()) && whole && !date && !dotted_quad && !unix_time && !part_of_fraction && lane.before(window.start) != b'#' {
+        lane.take_if_supported(Kind::Phone, window.start, window.end);
+    }
+}
+
+/// Where the plus sign of the number is, if it has one.
+fn plus(lane: &Lane<'_>, window: &Window<'_>) -> Option<usize> {
+    let bracket = usize::from(lane.before(window.start) == b'(');
+    let sign = (window.start - bracket).checked_sub(1)?;
+    let in_sum = lane.before(sign).is_ascii_alphanumeric() || lane.before(sign) == b')';
+    (lane.text[sign] == b'+' && !in_sum).then_some(sign)
+}
+
+fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
+    let chars = window.chars;
+    if window.dotted() && window.sizes.len() == 2 {
+        return false;
+    }
+    let grouped = window.sizes.len() >= 3 && chars.starts_with(b"00") && chars[2] != b'0' && (11..=16).contains(&chars.len());
+    if grouped && window.before_size == 0 {
+        return true;
+    }
+    let known = match chars {
+        [b'1', rest @ ..] => north_american(rest),
+        [b'0', ..] => false,
+        _ => INTERNATIONAL.contains(&chars.len()),
+    };
+    known && plus(lane, window).is_some()
+}
+
+/// Ten digits with an area code and an exchange that the North American plan can give out.
+fn north_american(chars: &[u8]) -> bool {
+    chars.len() == 10 && chars[0] >= b'2' && chars[3] >= b'2'
+}
+
+fn national(lane: &Lane<'_>, window: &Window<'_>) -> bool {
+    let (chars, sizes) = (window.chars, window.sizes);
+    let bracketed = lane.before(window.start) == b'(' && lane.byte(window.start + sizes[0] as usize) == b')';
+    let trunk = chars[0] == b'0' && chars[1] != b'0';
+    let pairs_around = window.before_size == 2 || window.after_size == 2;
+    match sizes {
+        [3, 3, 4] if north_american(chars) => bracketed || (!window.spaced() && !pairs_around),
+        [1, 3, 3, 4] if chars[0] == b'1' => north_american(&chars[1..]) && lane.before(window.start) != b'.',
+        [2, 5, 4] | [2, 4, 4] if bracketed => true,
+        [_, _] | [_, _, _] if bracketed && trunk => (9..=12).contains(&chars.len()),
+        // France: five pairs, the first 01 to 09.
+        [2, 2, 2, 2, 2] if trunk => window.plainly_separated() && !pairs_around,
+        // United Kingdom: 07xxx xxxxxx, 020 xxxx xxxx, 01xx xxx xxxx.
+        [5, 6] | [5, 3, 3] => chars.starts_with(b"07") && !window.dotted(),
+        [3, 4, 4] => chars.starts_with(b"02") && !window.dotted(),
+        [4, 3, 4] => (chars.starts_with(b"01") || chars.starts_with(b"08")) && !window.dotted(),
+        // Netherlands: 06-12345678.
+        [2, 8] => chars.starts_with(b"06"),
+        // Germany: 0151 2345678.
+        [4 | 5, 6..=8] => matches!(&chars[..3], b"015" | b"016" | b"017") && !window.dotted(),
+        _ => false,
+    }
+}
