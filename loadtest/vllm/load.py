@@ -1,7 +1,7 @@
 """The requests: conversations with growing history, and a steady load in the background.
 
-All prompts are made from a seed, so two runs send the same bytes (but for the history, which holds
-the answers that came back).
+All prompts are made from the run's seed: two runs of one seed send the same bytes, and runs of
+different seeds share no cached prefix on servers that go on running.
 """
 import itertools
 import queue
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from client import Answer, Client
 from stack import MODEL
 
-SEED = 7
-FIRST_TURN_WORDS = 6000      # about a token each: 0.2 s of prefill on a core with AMX, 2.5 s on an old one
+SAMPLING_SEED = 7
+FIRST_TURN_WORDS = 9000      # about a token each; with the history the body grows past 64 KiB
 TURN_WORDS = 20
 FAULT_PAUSE_S = 0.1          # between a failed request and the next, so that a dead server is not hammered
 WORDS = """river garden engine letter window market summer paper island doctor ladder forest bridge
@@ -29,7 +29,7 @@ def prose(seed, words):
 
 
 def chat_body(messages, max_tokens, **fields):
-    return {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "temperature": 0, "seed": SEED, **fields}
+    return {"model": MODEL, "messages": messages, "max_tokens": max_tokens, "temperature": 0, "seed": SAMPLING_SEED, **fields}
 
 
 @dataclass
@@ -44,15 +44,16 @@ class Exchange:
 class Conversation:
     """A chat whose every turn sends all that was said before."""
 
-    def __init__(self, number):
+    def __init__(self, seed, number):
         self.number = number
-        first = f"{prose(f'conversation {number}', FIRST_TURN_WORDS)}. Answer as briefly as you can."
+        self.seed = f"{seed} conversation {number}"
+        first = f"{prose(self.seed, FIRST_TURN_WORDS)}. Answer as briefly as you can."
         self.messages = [{"role": "system", "content": first}]
         self.exchanges = []
 
     def take_turn(self, client):
         turn = len(self.exchanges) + 1
-        self.messages.append({"role": "user", "content": prose(f"{self.number} turn {turn}", TURN_WORDS)})
+        self.messages.append({"role": "user", "content": prose(f"{self.seed} turn {turn}", TURN_WORDS)})
         kind = self.number + turn
         body = chat_body(list(self.messages), 8 + kind % 9)
         if kind % 2 == 0:
@@ -64,9 +65,9 @@ class Conversation:
         self.exchanges.append(Exchange(body, answer, turn))
 
 
-def run_conversations(address, count, turns, concurrency):
+def run_conversations(address, seed, count, turns, concurrency):
     """Holds `count` conversations turn about, `concurrency` requests at a time."""
-    conversations = [Conversation(n) for n in range(count)]
+    conversations = [Conversation(seed, n) for n in range(count)]
     waiting = queue.SimpleQueue()
     for conversation in conversations:
         waiting.put(conversation)
@@ -95,10 +96,10 @@ def in_threads(functions):
         t.join()
 
 
-def long_answer(streamed, tokens):
+def long_answer(seed, streamed, tokens):
     """Bodies for the steady load: prompts that no server has seen, answers of exactly `tokens`."""
     def body(key):
-        messages = [{"role": "user", "content": prose(key, 150)}]
+        messages = [{"role": "user", "content": prose(f"{seed} {key}", 150)}]
         fields = {"stream": True} if streamed else {}
         return chat_body(messages, tokens, ignore_eos=True, **fields)
     return body

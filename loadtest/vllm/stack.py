@@ -64,9 +64,12 @@ class Process:
             pass
 
     def kill(self):
-        """SIGKILL, as a machine that loses power: no goodbye on any socket but the kernel's own."""
+        """SIGKILL to the whole group: no goodbye on any socket but the kernel's own."""
+        left_over = shared_memory(self.popen.pid)
         self.signal_group(signal.SIGKILL)
         self.popen.wait()
+        for path in left_over:
+            path.unlink(missing_ok=True)
 
     def stop(self):
         """SIGTERM, then SIGKILL for what is left. Returns the exit status."""
@@ -92,6 +95,18 @@ class Process:
             if time.monotonic() > limit:
                 raise Failed(f"{self.name} was not ready in {limit_s:.0f} s:\n{self.tail()}")
             time.sleep(POLL_S)
+
+
+def shared_memory(group):
+    """Files in /dev/shm that processes of a group hold: killed, they cannot remove them themselves."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getpgid(int(process.name)) == group:
+                found |= set(re.findall(r" (/dev/shm/\S+)$", (process / "maps").read_text(), re.MULTILINE))
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            continue
+    return [Path(name) for name in found]
 
 
 class Engine:

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """End-to-end checks of kinference in front of two real vLLM servers on the CPU of this machine.
 
-usage: verify.py --kinference PATH [--venv DIR] [--engines URL URL] [--only CHECK ...] [--json FILE]
+usage: verify.py --kinference PATH [--venv DIR] [--engines URL URL] [--only CHECK ...]
+                 [--seed TEXT] [--json FILE]
        verify.py --direct [--venv DIR] [--engines URL]
 
 Starts the servers and the gateway on free loopback ports, runs the checks, prints a table, ends all
@@ -37,6 +38,7 @@ def arguments():
     p.add_argument("--only", nargs="+", choices=CHECKS, default=CHECKS, help="which checks (default: all)")
     p.add_argument("--conversations", type=int, default=CONVERSATIONS)
     p.add_argument("--turns", type=int, default=TURNS)
+    p.add_argument("--seed", default=str(int(time.time())), help="of the prompts (default: the time)")
     p.add_argument("--json", type=Path, help="also write the table here")
     p.add_argument("--keep", action="store_true", help="keep the folder with logs and files")
     a = p.parse_args()
@@ -53,7 +55,7 @@ def run(args, stack, report):
         print("starting vLLM (one to three minutes)", flush=True)
         engines = stack.start_engines(1 if args.direct else 2)
     if args.direct:
-        held = checks.conversations(report, engines[0].address, args.conversations, args.turns)
+        held = checks.conversations(report, engines[0].address, args.seed, args.conversations, args.turns)
         checks.cached_share(report, held)
         checks.same_as_direct(report, held, lambda a: engines[0].address, engines)
         return
@@ -68,7 +70,7 @@ def run(args, stack, report):
         if args.engines:
             report.skip("a server dies", "the servers are not this run's own")
         else:
-            checks.server_dies(report, stack, gateway, engines)
+            checks.server_dies(report, stack, gateway, engines, args.seed)
     report.check("SIGTERM ends the gateway with status 0", gateway.process.stop() == 0,
                  f"status {gateway.process.popen.returncode}")
 
@@ -88,7 +90,7 @@ def without_files(report, args, stack, engines):
 
 
 def hold_conversations(report, args, gateway, engines):
-    held = checks.conversations(report, gateway.address, args.conversations, args.turns)
+    held = checks.conversations(report, gateway.address, args.seed, args.conversations, args.turns)
     ids = [x.answer.request_id for c in held for x in c.exchanges]
     log = gateway.access_log.of(ids)
 
@@ -126,7 +128,7 @@ def main():
         print(f"logs and files: {stack.folder}")
     else:
         shutil.rmtree(stack.folder)
-    print(f"{len(report.failed())} checks failed, {time.monotonic() - started:.0f} s")
+    print(f"seed {args.seed}: {len(report.failed())} checks failed, {time.monotonic() - started:.0f} s")
     return 2 if ending is not None else 1 if report.failed() else 0
 
 
