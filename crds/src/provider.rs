@@ -1,0 +1,139 @@
+//! `InferenceProvider`: a hosted API outside the cluster.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::secret::Auth;
+use crate::value::Duration;
+
+/// A hosted API outside the cluster. Reached only by rules whose `select` has an External step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct InferenceProviderSpec {
+    /// Which API it speaks.
+    #[serde(rename = "type")]
+    pub api: ProviderType,
+    /// `http://` or `https://` URL that goes before every API path.
+    #[serde(rename = "baseURL")]
+    #[schemars(extend("format" = "url"))]
+    pub base_url: String,
+    /// The credential it asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub auth: Option<Auth>,
+    /// Models it serves.
+    #[schemars(length(min = 1))]
+    pub models: Vec<ProviderModel>,
+    /// Limits of this balancer toward it.
+    #[serde(default)]
+    pub limits: Limits,
+    /// How long each phase of a request may take.
+    #[serde(default)]
+    pub timeouts: ProviderTimeouts,
+}
+
+/// Which API a provider speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum ProviderType {
+    /// OpenAI's, or any compatible one: Databricks, Bedrock's compatible endpoint, Azure v1, vLLM elsewhere.
+    OpenAI,
+    /// Bedrock's Converse.
+    Bedrock,
+}
+
+/// A model a provider serves.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProviderModel {
+    /// Name clients ask for.
+    #[schemars(length(min = 1))]
+    pub name: String,
+    /// Other names clients may ask for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(inner(length(min = 1)))]
+    pub aliases: Vec<String>,
+    /// Name the provider knows it by; absent: `name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub upstream_name: Option<String>,
+    /// Longest prompt and answer together, in tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub context_window: Option<u32>,
+    /// Price, for `minimize: Cost`, `costPerMillionTokens` and the access log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<Cost>,
+}
+
+/// Price of tokens.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Cost {
+    /// Price of a million prompt tokens.
+    #[schemars(range(min = 0.0))]
+    pub input_per_million: f64,
+    /// Price of a million answer tokens.
+    #[schemars(range(min = 0.0))]
+    pub output_per_million: f64,
+    /// ISO 4217 code of the currency.
+    #[serde(default = "currency")]
+    #[schemars(pattern("^[A-Z]{3}$"))]
+    pub currency: String,
+}
+
+fn currency() -> String {
+    "USD".to_owned()
+}
+
+/// Limits on requests and tokens; an absent one is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Limits {
+    /// Requests begun in any minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub requests_per_minute: Option<u32>,
+    /// Prompt and answer tokens in any minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub tokens_per_minute: Option<u64>,
+    /// Requests in flight at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub max_in_flight: Option<u32>,
+}
+
+/// How long each phase of a request to a provider may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProviderTimeouts {
+    /// TCP and TLS handshakes.
+    #[serde(default = "connect")]
+    pub connect: Duration,
+    /// From the last byte of the request to the first byte of the answer.
+    #[serde(default = "first_byte")]
+    pub first_byte: Duration,
+    /// Between two bytes of the answer.
+    #[serde(default = "idle")]
+    pub idle: Duration,
+    /// The whole request; absent: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub total: Option<Duration>,
+}
+
+impl Default for ProviderTimeouts {
+    fn default() -> Self {
+        Self { connect: connect(), first_byte: first_byte(), idle: idle(), total: None }
+    }
+}
+
+fn connect() -> Duration {
+    Duration::from_secs(2)
+}
+
+fn first_byte() -> Duration {
+    Duration::from_secs(30)
+}
+
+fn idle() -> Duration {
+    Duration::from_secs(60)
+}
