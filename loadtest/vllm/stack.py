@@ -64,12 +64,14 @@ class Process:
             pass
 
     def kill(self):
-        """SIGKILL to the whole group: no goodbye on any socket but the kernel's own."""
+        """SIGKILL to the whole group: no goodbye on any socket but the kernel's own. Returns when."""
         left_over = shared_memory(self.popen.pid)
+        at = time.monotonic()
         self.signal_group(signal.SIGKILL)
         self.popen.wait()
         for path in left_over:
             path.unlink(missing_ok=True)
+        return at
 
     def stop(self):
         """SIGTERM, then SIGKILL for what is left. Returns the exit status."""

@@ -157,6 +157,16 @@ pub fn parse_call(api: Api, body: &[u8], served: Served<'_>) -> Result<Call, Api
     Ok(Call { api, model, prompt, cache_seed, answer, output_tokens, finish, delivery })
 }
 
+/// The prompt's tokens alone, whatever model is named. `None` when there is no valid prompt.
+pub fn prompt_of(api: Api, body: &[u8]) -> Option<Vec<u32>> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    match api {
+        Api::Chat => chat_prompt(&body).ok(),
+        Api::Completions => plain_prompt(&body, "prompt").ok(),
+        Api::Embeddings => plain_prompt(&body, "input").ok(),
+    }
+}
+
 fn model_name(body: &Value, served: Served<'_>) -> Result<String, ApiError> {
     let default = served.models.first().map_or("", String::as_str);
     match &body["model"] {
