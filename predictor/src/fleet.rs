@@ -140,7 +140,7 @@ pub enum Ended {
         prompt_tokens: Option<u32>,
         /// `usage.prompt_tokens_details.cached_tokens`.
         cached_tokens: Option<u32>,
-        /// `usage.completion_tokens`.
+        /// `usage.completion_tokens`. An answer sent whole with one token (an embedding counts as one) teaches.
         completion_tokens: Option<u32>,
     },
     /// The client left.
@@ -263,15 +263,8 @@ impl Fleet {
         }
         self.remove_endpoint(now_us, endpoint);
         let kinds_max = self.limits.kinds_max as usize;
-        let kind = slot(&mut self.kinds, spec.kind_key, kinds_max, || {
-            Kind::new(spec.prior)
-        });
-        let model = slot(
-            &mut self.models,
-            spec.model,
-            kinds_max,
-            BytesPerToken::default,
-        );
+        let kind = slot(&mut self.kinds, spec.kind_key, kinds_max, || Kind::new(spec.prior));
+        let model = slot(&mut self.models, spec.model, kinds_max, BytesPerToken::default);
         self.endpoints[endpoint as usize] = Some(Endpoint {
             backend: spec.backend,
             model,
@@ -290,12 +283,7 @@ impl Fleet {
 
     /// Removes an endpoint with all that is known of it; events of its requests that still come are ignored.
     pub fn remove_endpoint(&mut self, now_us: u64, endpoint: u32) {
-        if self
-            .endpoints
-            .get_mut(endpoint as usize)
-            .and_then(Option::take)
-            .is_some()
-        {
+        if self.endpoints.get_mut(endpoint as usize).and_then(Option::take).is_some() {
             self.book.close_all(now_us, endpoint);
             self.index.remove_endpoint(endpoint);
             self.index.resize_endpoint(endpoint, 0);
@@ -361,13 +349,10 @@ impl Fleet {
             let tokens = match &self.endpoints[endpoint as usize] {
                 None => 0.0,
                 Some(known) => {
-                    f64::from(chain.prefix_bytes(plan.depths[endpoint as usize]))
-                        * tokens_per_byte
-                        * known.trust
+                    f64::from(chain.prefix_bytes(plan.depths[endpoint as usize])) * tokens_per_byte * known.trust
                 }
             };
-            plan.overlaps
-                .push((tokens as u32).min(plan.prompt_tokens - 1));
+            plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));
             if self.endpoints[endpoint as usize].is_some() {
                 self.presume(now_us, endpoint);
             }
@@ -378,8 +363,7 @@ impl Fleet {
     #[must_use]
     pub fn predict(&self, plan: &Plan, endpoint: u32) -> Option<Prediction> {
         let work = Work::new(plan.prompt_tokens, plan.overlap_tokens(endpoint));
-        self.expect(plan.now_us, endpoint, work)
-            .map(|(_, _, prediction)| prediction)
+        self.expect(plan.now_us, endpoint, work).map(|(_, _, prediction)| prediction)
     }
 
     /// A request was sent. Says whether it is counted.
@@ -391,9 +375,7 @@ impl Fleet {
         };
         let first_token = match decided.answer {
             Answer::Streamed => FirstToken::Seen,
-            Answer::Whole => FirstToken::PresumedAt {
-                now_us: now_us.saturating_add(predicted.p90_us),
-            },
+            Answer::Whole => FirstToken::PresumedAt { now_us: now_us.saturating_add(predicted.p90_us) },
         };
         let note = Note {
             features,
@@ -403,15 +385,12 @@ impl Fleet {
             answer: decided.answer,
             attempt: decided.attempt,
         };
-        let opening = self
-            .book
-            .open(now_us, id, endpoint, work, first_token, note);
+        let opening = self.book.open(now_us, id, endpoint, work, first_token, note);
         match opening {
             Opening::Counted => {
                 self.index.insert(decided.chain, endpoint);
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
-                    known.new_tokens_mean +=
-                        (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
+                    known.new_tokens_mean += (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
                 }
                 self.feed_queue(now_us, endpoint);
             }
@@ -421,13 +400,17 @@ impl Fleet {
         opening
     }
 
-    /// The first content byte of a streamed answer came. Gives what was predicted and seen, when this was news.
+    /// The first content byte of a streamed answer came. Gives what was predicted and seen, when this was news. The
+    /// first byte of an answer sent whole is its end: it moves the request out of the queue, teaches nothing and gives
+    /// `None`.
     pub fn first_token(&mut self, now_us: u64, request_id: u64, endpoint: u32) -> Option<Observed> {
         let open = self.book.first_token(now_us, request_id, endpoint)?;
         let (note, actual_us) = (open.note.clone(), now_us.saturating_sub(open.decided_us));
-        let observed = self.learn(endpoint, &note, actual_us);
         self.feed_queue(now_us, endpoint);
-        Some(observed)
+        match note.answer {
+            Answer::Streamed => Some(self.learn(endpoint, &note, actual_us)),
+            Answer::Whole => None,
+        }
     }
 
     /// A request ended.
@@ -436,20 +419,14 @@ impl Fleet {
             return;
         };
         match ended {
-            Ended::Completed {
-                prompt_tokens,
-                cached_tokens,
-                completion_tokens,
-            } => {
+            Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
                     self.learn(endpoint, &open.note, now_us.saturating_sub(open.decided_us));
                 }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.learn_overlap(open.work.cached_tokens(), cached_tokens);
                     if let Some(tokens) = prompt_tokens {
-                        self.models[known.model]
-                            .1
-                            .learn(open.note.prompt_bytes, tokens);
+                        self.models[known.model].1.learn(open.note.prompt_bytes, tokens);
                     }
                 }
             }
@@ -474,9 +451,7 @@ impl Fleet {
     /// Own requests open at an endpoint, all threads.
     #[must_use]
     pub fn in_flight(&self, endpoint: u32) -> u32 {
-        self.book
-            .ledger(endpoint)
-            .map_or(0, |ledger| ledger.sums().in_flight)
+        self.book.ledger(endpoint).map_or(0, |ledger| ledger.sums().in_flight)
     }
 
     /// Requests running by the last scrape.
@@ -494,9 +469,7 @@ impl Fleet {
     /// Sums over own open requests of an endpoint; zeros for an unknown one.
     #[must_use]
     pub fn sums(&self, endpoint: u32) -> Sums {
-        self.book
-            .ledger(endpoint)
-            .map_or_else(Sums::default, |ledger| *ledger.sums())
+        self.book.ledger(endpoint).map_or_else(Sums::default, |ledger| *ledger.sums())
     }
 
     /// Requests that went uncounted because the book was full.
@@ -512,9 +485,7 @@ impl Fleet {
 
     /// Error of the model of time, by kind key.
     pub fn qualities(&self) -> impl Iterator<Item = (&str, Quality)> {
-        self.kinds
-            .iter()
-            .map(|(key, kind)| (&**key, kind.quality()))
+        self.kinds.iter().map(|(key, kind)| (&**key, kind.quality()))
     }
 
     fn endpoint(&self, endpoint: u32) -> Option<&Endpoint> {
@@ -522,12 +493,7 @@ impl Fleet {
     }
 
     /// Features, the model's own time in microseconds and the prediction.
-    fn expect(
-        &self,
-        now_us: u64,
-        endpoint: u32,
-        work: Work,
-    ) -> Option<(Features, u64, Prediction)> {
+    fn expect(&self, now_us: u64, endpoint: u32, work: Work) -> Option<(Features, u64, Prediction)> {
         let known = self.endpoint(endpoint)?;
         let kind = &self.kinds[known.kind].1;
         let rate = kind.tokens_per_s(known.scale);
@@ -544,14 +510,7 @@ impl Fleet {
         Some((features, model_us, prediction))
     }
 
-    fn load(
-        &self,
-        now_us: u64,
-        endpoint: u32,
-        known: &Endpoint,
-        rate: f64,
-        work: Work,
-    ) -> Option<Load> {
+    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, rate: f64, work: Work) -> Option<Load> {
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
         let (mut done_tokens, mut done_attention) = (0.0, 0.0);
@@ -567,29 +526,16 @@ impl Fleet {
             ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0),
             decoding: f64::from(sums.decoding),
             decoding_tokens: sums.decoding_tokens as f64,
-            others_tokens: known
-                .scraped
-                .others_tokens(now_us, known.new_tokens_mean, rate),
+            others_tokens: known.scraped.others_tokens(now_us, known.new_tokens_mean, rate),
             kv_capacity_tokens: known.kv_capacity_tokens.map(|tokens| tokens as f64),
             max_batched_tokens: known.max_batched_tokens as f64,
         })
     }
 
     fn learn(&mut self, endpoint: u32, note: &Note, actual_us: u64) -> Observed {
-        let observed = Observed {
-            predicted_us: note.predicted.ttft_us,
-            p90_us: note.predicted.p90_us,
-            actual_us,
-        };
-        if let (Attempt::First, Some(Some(known))) =
-            (note.attempt, self.endpoints.get_mut(endpoint as usize))
-        {
-            self.kinds[known.kind].1.learn(
-                &mut known.scale,
-                &note.features,
-                note.model_us,
-                &observed,
-            );
+        let observed = Observed { predicted_us: note.predicted.ttft_us, p90_us: note.predicted.p90_us, actual_us };
+        if let (Attempt::First, Some(Some(known))) = (note.attempt, self.endpoints.get_mut(endpoint as usize)) {
+            self.kinds[known.kind].1.learn(&mut known.scale, &note.features, note.model_us, &observed);
         }
         observed
     }
@@ -612,9 +558,7 @@ impl Fleet {
         let Some(known) = self.endpoint(endpoint) else {
             return;
         };
-        let tokens = known
-            .kv_capacity_tokens
-            .unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
+        let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
         let blocks = match known.backend {
             Backend::Engine => (bytes / f64::from(self.limits.block_bytes.max(1))) as u32,
@@ -644,12 +588,7 @@ impl Endpoint {
     }
 }
 
-fn slot<T>(
-    table: &mut Vec<(Box<str>, T)>,
-    key: &str,
-    len_max: usize,
-    make: impl FnOnce() -> T,
-) -> usize {
+fn slot<T>(table: &mut Vec<(Box<str>, T)>, key: &str, len_max: usize, make: impl FnOnce() -> T) -> usize {
     match table.iter().position(|(name, _)| **name == *key) {
         Some(at) => at,
         None if table.len() < len_max => {

@@ -29,10 +29,7 @@ impl Work {
     #[must_use]
     pub fn new(prompt_tokens: u32, cached_tokens: u32) -> Work {
         let prompt_tokens = prompt_tokens.clamp(1, PROMPT_TOKENS_MAX);
-        Work {
-            prompt_tokens,
-            cached_tokens: cached_tokens.min(prompt_tokens - 1),
-        }
+        Work { prompt_tokens, cached_tokens: cached_tokens.min(prompt_tokens - 1) }
     }
 
     /// Tokens in the prompt.
@@ -341,9 +338,7 @@ impl<T> Book<T> {
 
     fn unseen_head(&self, endpoint: u32) -> Option<(u32, &Open<T>)> {
         let head = self.ledgers.get(endpoint as usize)?.first;
-        self.at(head)
-            .filter(|open| open.first_token != FirstToken::Seen)
-            .map(|open| (head, open))
+        self.at(head).filter(|open| open.first_token != FirstToken::Seen).map(|open| (head, open))
     }
 
     fn remove(&mut self, now_us: u64, at: u32) -> Option<Open<T>> {
@@ -354,8 +349,7 @@ impl<T> Book<T> {
                 let headed = self.ledgers[endpoint].first == at;
                 self.unqueue(at);
                 if headed {
-                    self.ledgers[endpoint].last_progress_us =
-                        self.ledgers[endpoint].last_progress_us.max(now_us);
+                    self.ledgers[endpoint].last_progress_us = self.ledgers[endpoint].last_progress_us.max(now_us);
                 }
             }
             Phase::Decoding { .. } => {
@@ -423,5 +417,145 @@ impl<T> Book<T> {
         if let Some(Some(open)) = self.open.get_mut(at as usize) {
             open.ahead = ahead;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const STREAMED: FirstToken = FirstToken::Seen;
+
+    fn work(prompt: u32, cached: u32) -> Work {
+        Work::new(prompt, cached)
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Open(u64, u32, u32, u32, bool),
+        First(u64, u32),
+        Close(u64, u32),
+        Presume(u32),
+        CloseAll(u32),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0u64..24, 0u32..4, any::<u32>(), any::<u32>(), any::<bool>())
+                .prop_map(|(id, endpoint, prompt, cached, whole)| Step::Open(id, endpoint, prompt, cached, whole)),
+            4 => (0u64..24, 0u32..4).prop_map(|(id, endpoint)| Step::First(id, endpoint)),
+            4 => (0u64..24, 0u32..4).prop_map(|(id, endpoint)| Step::Close(id, endpoint)),
+            1 => (0u32..4).prop_map(Step::Presume),
+            1 => (0u32..4).prop_map(Step::CloseAll),
+        ]
+    }
+
+    /// The sums, added up from every open request.
+    fn slow_sums(book: &Book<()>, endpoint: u32) -> Sums {
+        let mut sums = Sums::default();
+        for open in book.open.iter().flatten().filter(|open| open.endpoint == endpoint) {
+            sums.in_flight += 1;
+            sums.in_flight_tokens += u64::from(open.work.prompt_tokens());
+            match open.phase {
+                Phase::Pending => {
+                    sums.pending += 1;
+                    sums.pending_new_tokens += u64::from(open.work.new_tokens());
+                    sums.pending_attention_x2 += open.work.attention_x2();
+                }
+                Phase::Decoding { .. } => {
+                    sums.decoding += 1;
+                    sums.decoding_tokens += u64::from(open.work.prompt_tokens());
+                }
+            }
+        }
+        sums
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(128))]
+
+        #[test]
+        fn sums_are_those_of_the_open_requests_and_return_to_zero(steps in prop::collection::vec(step(), 1..150)) {
+            let mut book = Book::new(3, 16, 1);
+            for (now_us, step) in (1_u64..).zip(steps) {
+                match step {
+                    Step::Open(id, endpoint, prompt, cached, whole) => {
+                        let first_token = if whole { FirstToken::PresumedAt { now_us: now_us + 5 } } else { STREAMED };
+                        let known = book.request(id).is_some();
+                        let opening = book.open(now_us, id, endpoint, work(prompt, cached), first_token, ());
+                        prop_assert_eq!(known, opening == Opening::Duplicate);
+                    }
+                    Step::First(id, endpoint) => {
+                        let news = book.request(id).is_some_and(|open| open.endpoint == endpoint && open.phase == Phase::Pending);
+                        prop_assert_eq!(book.first_token(now_us, id, endpoint).is_some(), news);
+                    }
+                    Step::Close(id, endpoint) => {
+                        let known = book.request(id).is_some_and(|open| open.endpoint == endpoint);
+                        prop_assert_eq!(book.close(now_us, id, endpoint).is_some(), known);
+                    }
+                    Step::Presume(endpoint) => { book.presume(now_us, endpoint); }
+                    Step::CloseAll(endpoint) => book.close_all(now_us, endpoint),
+                }
+                prop_assert!(book.len() <= 16 && book.open.len() <= 16);
+                for endpoint in 0..3 {
+                    prop_assert_eq!(*book.ledger(endpoint).expect("in range").sums(), slow_sums(&book, endpoint));
+                }
+            }
+            (0..3).for_each(|endpoint| book.close_all(1_000, endpoint));
+            prop_assert!(book.is_empty());
+            for endpoint in 0..3 {
+                let ledger = book.ledger(endpoint).expect("in range");
+                prop_assert_eq!((*ledger.sums(), ledger.first, ledger.last), (Sums::default(), NONE, NONE));
+            }
+        }
+    }
+
+    #[test]
+    fn first_tokens_out_of_order_keep_the_queue_in_order() {
+        let mut book = Book::new(1, 16, 1);
+        for id in 0..4 {
+            book.open(id, id, 0, work(100, 0), STREAMED, ());
+        }
+        book.first_token(10, 2, 0);
+        assert_eq!(book.first_pending(0).map(|open| open.id), Some(0));
+        book.first_token(11, 0, 0);
+        assert_eq!(book.first_pending(0).map(|open| open.id), Some(1));
+        book.close(12, 1, 0);
+        assert_eq!(book.first_pending(0).map(|open| open.id), Some(3));
+        assert_eq!(book.ledger(0).map(Ledger::last_progress_us), Some(12));
+    }
+
+    #[test]
+    fn an_unseen_first_token_is_presumed_when_a_later_request_has_its_own() {
+        let mut book = Book::new(1, 16, 1);
+        book.open(0, 0, 0, work(100, 0), FirstToken::PresumedAt { now_us: 1_000_000 }, ());
+        book.open(1, 1, 0, work(100, 0), STREAMED, ());
+        book.first_token(50, 1, 0);
+        assert_eq!(book.ledger(0).map(|ledger| (ledger.sums().pending, ledger.sums().decoding)), Some((0, 2)));
+    }
+
+    #[test]
+    fn an_unseen_first_token_is_presumed_when_its_time_has_come() {
+        let mut book = Book::new(1, 16, 1);
+        book.open(0, 0, 0, work(100, 0), FirstToken::PresumedAt { now_us: 500 }, ());
+        assert_eq!((book.presume(499, 0), book.presume(500, 0), book.presume(501, 0)), (0, 1, 0));
+    }
+
+    #[test]
+    fn a_full_book_refuses_and_a_close_makes_room() {
+        let mut book = Book::new(1, 2, 1);
+        let open = |book: &mut Book<()>, id| book.open(0, id, 0, work(1, 0), STREAMED, ());
+        assert_eq!([0, 1, 2].map(|id| open(&mut book, id)), [Opening::Counted, Opening::Counted, Opening::Full]);
+        book.close(1, 0, 0);
+        assert_eq!(open(&mut book, 2), Opening::Counted);
+    }
+
+    #[test]
+    fn work_is_never_negative_and_at_least_one_token_is_computed() {
+        assert_eq!(work(0, 9).new_tokens(), 1);
+        assert_eq!(work(10, 99).new_tokens(), 1);
+        assert_eq!(work(u32::MAX, 0).prompt_tokens(), PROMPT_TOKENS_MAX);
+        assert_eq!(work(10, 4).attention_x2(), 6 * (8 + 6));
     }
 }

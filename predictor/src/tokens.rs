@@ -24,10 +24,7 @@ pub struct BytesPerToken {
 
 impl Default for BytesPerToken {
     fn default() -> Self {
-        BytesPerToken {
-            bytes: PRIOR_TOKENS * BYTES_PER_TOKEN_PRIOR,
-            tokens: PRIOR_TOKENS,
-        }
+        BytesPerToken { bytes: PRIOR_TOKENS * BYTES_PER_TOKEN_PRIOR, tokens: PRIOR_TOKENS }
     }
 }
 
@@ -67,11 +64,7 @@ mod tests {
         for _ in 0..10 {
             ratio.learn(4_000, 2_000);
         }
-        assert!(
-            (1_900..=2_000).contains(&ratio.estimate(4_000)),
-            "{}",
-            ratio.estimate(4_000)
-        );
+        assert!((1_900..=2_000).contains(&ratio.estimate(4_000)), "{}", ratio.estimate(4_000));
     }
 
     #[test]

@@ -41,8 +41,14 @@ const SWEEPS: usize = 2;
 const SCALE_KEPT: f64 = 0.998;
 const SCALE_STEP: f64 = 0.05;
 const SCALE_CLIP: f64 = 0.7;
-/// A band's first quantile step and the one it falls to, in units of its spread.
-const QUANTILE_STEPS: (f64, f64) = (0.5, 0.05);
+/// A band's quantile is `BAND_QUANTILE` mean absolute deviations for its first `BAND_WARM` answers (what it is for a
+/// normal spread), then tracked by steps
+/// that shrink to `QUANTILE_STEP` deviations.
+const BAND_QUANTILE: f64 = 1.6;
+const BAND_WARM: u32 = 40;
+const QUANTILE_STEP: f64 = 0.1;
+/// Mean absolute log deviation before the first answer.
+const SPREAD_PRIOR: f64 = 0.3;
 const QUANTILE: f64 = 0.9;
 const TTFT_S_MAX: f64 = 3_600.0;
 /// Courtesy to running answers: this part of the own prefill time is charged for each.
@@ -86,11 +92,7 @@ impl Load {
             }
             Some(_) | None => 0.0,
         };
-        let busy = if self.decoding > 0.0 || self.ahead_new_tokens > 0.0 {
-            1.0
-        } else {
-            0.0
-        };
+        let busy = if self.decoding > 0.0 || self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
         [
             1.0,
             new / TOKENS_UNIT,
@@ -126,10 +128,7 @@ pub struct Prior {
 impl Default for Prior {
     /// 1e-4 s a token and 20 ms.
     fn default() -> Self {
-        Prior {
-            seconds_per_token: 1e-4,
-            base_s: 0.02,
-        }
+        Prior { seconds_per_token: 1e-4, base_s: 0.02 }
     }
 }
 
@@ -140,10 +139,7 @@ impl Prior {
     pub fn from_hardware(parameters: f64, peak_flops: f64) -> Prior {
         let seconds_per_token = 2.0 * parameters / (0.5 * peak_flops);
         match seconds_per_token.is_finite() && seconds_per_token > 0.0 {
-            true => Prior {
-                seconds_per_token: seconds_per_token.clamp(1e-7, 1e-1),
-                ..Prior::default()
-            },
+            true => Prior { seconds_per_token: seconds_per_token.clamp(1e-7, 1e-1), ..Prior::default() },
             false => Prior::default(),
         }
     }
@@ -151,17 +147,7 @@ impl Prior {
     fn theta(self) -> Features {
         let chunk_s = self.seconds_per_token.max(1e-9) * TOKENS_UNIT;
         let base_s = self.base_s.max(1e-4);
-        [
-            base_s,
-            chunk_s,
-            0.2 * chunk_s,
-            0.1 * base_s,
-            0.25 * base_s,
-            1.0,
-            chunk_s,
-            0.5 * base_s,
-            0.02 * chunk_s,
-        ]
+        [base_s, chunk_s, 0.2 * chunk_s, 0.1 * base_s, 0.25 * base_s, 1.0, chunk_s, 0.5 * base_s, 0.02 * chunk_s]
     }
 }
 
@@ -200,10 +186,7 @@ pub struct Scale {
 
 impl Default for Scale {
     fn default() -> Self {
-        Scale {
-            s: 0.0,
-            factor: 1.0,
-        }
+        Scale { s: 0.0, factor: 1.0 }
     }
 }
 
@@ -215,8 +198,7 @@ impl Scale {
     }
 
     fn learn(&mut self, log_ratio: f64) {
-        self.s = (SCALE_KEPT * self.s + SCALE_STEP * log_ratio.clamp(-SCALE_CLIP, SCALE_CLIP))
-            .clamp(-5.0, 5.0);
+        self.s = (SCALE_KEPT * self.s + SCALE_STEP * log_ratio.clamp(-SCALE_CLIP, SCALE_CLIP)).clamp(-5.0, 5.0);
         self.factor = self.s.exp();
     }
 }
@@ -241,6 +223,8 @@ pub struct Kind {
     moment: Features,
     /// Robust relative spread of residuals.
     sigma: f64,
+    /// Mean absolute log deviation over all bands.
+    spread: f64,
     bands: [Band; BANDS],
     answers: u64,
     audit: Audit,
@@ -264,11 +248,8 @@ impl Kind {
             gram: [[0.0; FEATURES]; FEATURES],
             moment: [0.0; FEATURES],
             sigma: 1.0,
-            bands: [Band {
-                q: 0.5,
-                spread: 0.3,
-                answers: 0,
-            }; BANDS],
+            spread: SPREAD_PRIOR,
+            bands: [Band { q: 0.5, spread: 0.3, answers: 0 }; BANDS],
             answers: 0,
             audit: Audit::default(),
         }
@@ -322,21 +303,14 @@ impl Kind {
 
     /// The expectation for a request; `load` and `features` describe the same endpoint and request.
     #[must_use]
-    pub fn predict(
-        &self,
-        scale: Scale,
-        load: &Load,
-        in_flight: u32,
-        features: &Features,
-    ) -> Prediction {
+    pub fn predict(&self, scale: Scale, load: &Load, in_flight: u32, features: &Features) -> Prediction {
         let basis = self.basis();
         let model_s = self.model_s(scale, features);
         let (ttft_s, cost_s) = match basis {
             Basis::Learning | Basis::Learned => {
                 let own_s = scale.factor
                     * (self.theta[1] * f64::from(load.work.new_tokens()) / TOKENS_UNIT
-                        + self.theta[2] * load.work.attention_x2() as f64
-                            / (2.0 * TOKENS_UNIT * TOKENS_UNIT));
+                        + self.theta[2] * load.work.attention_x2() as f64 / (2.0 * TOKENS_UNIT * TOKENS_UNIT));
                 (model_s, model_s + COURTESY * load.decoding * own_s)
             }
             Basis::Fallback => {
@@ -348,7 +322,7 @@ impl Kind {
         let ttft_s = ttft_s.min(TTFT_S_MAX);
         Prediction {
             ttft_us: micros(ttft_s),
-            p90_us: micros(ttft_s * self.bands[band(ttft_s)].q.exp()),
+            p90_us: micros(ttft_s * self.q(ttft_s).exp()),
             cost_us: micros(cost_s),
             error_ratio: self.audit.error_ratio(),
             basis,
@@ -357,13 +331,7 @@ impl Kind {
 
     /// Learns from one first token. `features` are those of the decision, `predicted` and `p90` what
     /// [`Kind::predict`] gave then, `model_us` what the model alone gave then.
-    pub fn learn(
-        &mut self,
-        scale: &mut Scale,
-        features: &Features,
-        model_us: u64,
-        observed: &Observed,
-    ) {
+    pub fn learn(&mut self, scale: &mut Scale, features: &Features, model_us: u64, observed: &Observed) {
         let actual_s = (observed.actual_us as f64 / 1e6).clamp(1e-6, TTFT_S_MAX);
         let model_then_s = (model_us as f64 / 1e6).max(1e-6);
         self.audit.note(model_then_s, actual_s, observed);
@@ -373,14 +341,30 @@ impl Kind {
         self.answers = self.answers.saturating_add(1);
     }
 
+    /// Log distance of the p90 from the expectation. A band without answers takes the spread of all.
+    fn q(&self, ttft_s: f64) -> f64 {
+        match &self.bands[band(ttft_s)] {
+            Band { answers: 0, .. } => BAND_QUANTILE * self.spread,
+            band => band.q,
+        }
+    }
+
     fn learn_band(&mut self, model_s: f64, log_ratio: f64) {
+        let deviation = log_ratio.abs().min(3.0);
+        self.spread += (deviation - self.spread) * 0.05;
         let band = &mut self.bands[band(model_s)];
+        if band.answers == 0 {
+            band.spread = self.spread;
+        }
         band.answers = band.answers.saturating_add(1);
-        band.spread += (log_ratio.abs().min(3.0) - band.spread) * 0.05;
-        let step = (QUANTILE_STEPS.0 / f64::from(band.answers).sqrt()).max(QUANTILE_STEPS.1)
-            * band.spread.max(0.02);
-        let above = if log_ratio > band.q { 1.0 } else { 0.0 };
-        band.q = (band.q + step * (above - (1.0 - QUANTILE)) * 2.0).clamp(0.0, 5.0);
+        band.spread += (deviation - band.spread) * (1.0 / f64::from(band.answers + 4)).max(0.02);
+        let step = (2.0 / f64::from(band.answers).sqrt()).max(QUANTILE_STEP) * band.spread.max(0.01);
+        let moved = match (band.answers <= BAND_WARM, log_ratio > band.q) {
+            (true, _) => BAND_QUANTILE * band.spread,
+            (false, true) => band.q + step * QUANTILE,
+            (false, false) => band.q - step * (1.0 - QUANTILE),
+        };
+        band.q = moved.clamp(0.0, 5.0);
     }
 
     fn learn_theta(&mut self, features: &Features, actual_s: f64) {
@@ -390,18 +374,10 @@ impl Kind {
         let clip = CLIP_SIGMAS * self.sigma;
         let target_s = expected_s + residual.clamp(-clip, clip) * expected_s.max(TTFT_FLOOR_S);
         // Median tracking by sign: half of the residuals are larger. 1.4826 turns a median into a sigma.
-        let larger = if residual.abs() * 1.4826 > self.sigma {
-            1.1
-        } else {
-            1.0 / 1.1
-        };
+        let larger = if residual.abs() * 1.4826 > self.sigma { 1.1 } else { 1.0 / 1.1 };
         self.sigma = (self.sigma * larger).clamp(0.05, 3.0);
         let weight = 1.0 / floor_s;
-        for (row, (x_row, moment)) in self
-            .gram
-            .iter_mut()
-            .zip(features.iter().zip(&mut self.moment))
-        {
+        for (row, (x_row, moment)) in self.gram.iter_mut().zip(features.iter().zip(&mut self.moment)) {
             for (cell, x) in row.iter_mut().zip(features) {
                 *cell = *cell * DECAY + weight * x_row * x;
             }
@@ -433,4 +409,131 @@ fn micros(seconds: f64) -> u64 {
 /// Bands double from 20 ms on.
 fn band(ttft_s: f64) -> usize {
     ((ttft_s / TTFT_FLOOR_S).log2().max(0.0) as usize).min(BANDS - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(prompt: u32, cached: u32, ahead: f64) -> Load {
+        Load {
+            work: Work::new(prompt, cached),
+            ahead_new_tokens: ahead,
+            ahead_attention: 0.0,
+            decoding: 0.0,
+            decoding_tokens: 0.0,
+            others_tokens: 0.0,
+            kv_capacity_tokens: Some(100_000.0),
+            max_batched_tokens: 8_192.0,
+        }
+    }
+
+    /// One answer that took `actual_s(model)`.
+    fn answer(kind: &mut Kind, scale: &mut Scale, load: &Load, actual_s: impl Fn(f64) -> f64) {
+        let features = load.engine();
+        let predicted = kind.predict(*scale, load, 0, &features);
+        let model_s = kind.model_s(*scale, &features);
+        let observed = Observed {
+            predicted_us: predicted.ttft_us,
+            p90_us: predicted.p90_us,
+            actual_us: micros(actual_s(model_s)),
+        };
+        kind.learn(scale, &features, micros(model_s), &observed);
+    }
+
+    #[test]
+    fn features_are_those_of_the_design() {
+        let load = Load {
+            ahead_attention: 8_192.0 * 8_192.0,
+            decoding: 10.0,
+            decoding_tokens: 95_904.0,
+            others_tokens: 8_192.0,
+            ..load(4_096, 0, 4_096.0)
+        };
+        // new = 8,192: one full step, so two steps; attention of the own prompt is half of its square.
+        assert_eq!(load.engine(), [1.0, 1.0, 1.125, 2.0, 1.91808, 10.0 * (1.0 - 0.9), 1.0, 1.0, 0.5]);
+        assert_eq!(load.provider(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]);
+    }
+
+    #[test]
+    fn the_prior_is_a_tenth_of_a_millisecond_a_token_and_twenty_milliseconds() {
+        let kind = Kind::new(Prior::default());
+        let load = load(1_000, 0, 0.0);
+        let seconds = kind.model_s(Scale::default(), &load.engine());
+        assert!((0.12..0.13).contains(&seconds), "{seconds}");
+        let (eight_b, h100) = (Prior::from_hardware(8e9, 1e15), Prior::from_hardware(f64::NAN, 0.0));
+        assert!((eight_b.seconds_per_token - 3.2e-5).abs() < 1e-9);
+        assert_eq!(h100, Prior::default());
+    }
+
+    #[test]
+    fn one_stalled_answer_moves_little() {
+        let (mut kind, mut scale) = (Kind::new(Prior::default()), Scale::default());
+        let at = |step: u32| load(500 + step * 37 % 3_000, 0, 0.0);
+        (0..200).for_each(|step| answer(&mut kind, &mut scale, &at(step), |model_s| model_s));
+        let before = kind.model_s(scale, &at(7).engine());
+        answer(&mut kind, &mut scale, &at(7), |_| 100.0);
+        let after = kind.model_s(scale, &at(7).engine());
+        assert!(after / before < 1.06, "{before} {after}");
+    }
+
+    #[test]
+    fn coefficients_stay_finite_and_not_negative_whatever_comes() {
+        let (mut kind, mut scale) = (Kind::new(Prior::default()), Scale::default());
+        let times = [0.0, 1e-9, 1e9, f64::MAX, 0.5, 1e-3];
+        for step in 0..3_000_u32 {
+            let ahead = f64::from(step % 7) * 1e6;
+            let load = Load { decoding: f64::from(step % 1_000), ..load(1 << (step % 23), 0, ahead) };
+            answer(&mut kind, &mut scale, &load, |_| times[step as usize % times.len()]);
+            assert!(kind.theta().iter().all(|theta| theta.is_finite() && *theta >= 0.0), "{:?}", kind.theta());
+            assert!(scale.factor().is_finite() && scale.factor() > 0.0);
+            let prediction = kind.predict(scale, &load, 3, &load.engine());
+            assert!(prediction.p90_us >= prediction.ttft_us && prediction.error_ratio.is_finite());
+        }
+    }
+
+    #[test]
+    fn a_model_that_errs_by_half_gives_way_to_the_fallback_and_comes_back() {
+        let (mut kind, mut scale) = (Kind::new(Prior::default()), Scale::default());
+        assert_eq!(kind.basis(), Basis::Learning);
+        let light = load(1_000, 0, 0.0);
+        // Nothing in the features tells the two apart.
+        for step in 0..400_u32 {
+            let factor = if step.is_multiple_of(2) { 30.0 } else { 0.03 };
+            answer(&mut kind, &mut scale, &light, |_| 0.1 * factor);
+        }
+        assert_eq!(kind.basis(), Basis::Fallback);
+        let predict =
+            |ahead, in_flight| kind.predict(scale, &load(1_000, 0, ahead), in_flight, &light.engine()).cost_us;
+        assert_eq!(predict(0.0, 0), 100_000);
+        assert_eq!(predict(1_000.0, 2), 600_000);
+        for _ in 0..400 {
+            answer(&mut kind, &mut scale, &light, |_| 0.1);
+        }
+        assert_eq!(kind.basis(), Basis::Learned);
+    }
+
+    #[test]
+    fn courtesy_charges_a_twentieth_of_the_own_prefill_for_each_answer_that_runs() {
+        let kind = Kind::new(Prior { seconds_per_token: 1e-4, base_s: 0.02 });
+        let load = Load { decoding: 10.0, ..load(1_000, 0, 0.0) };
+        let prediction = kind.predict(Scale::default(), &load, 10, &load.engine());
+        let courtesy_us = prediction.cost_us - prediction.ttft_us;
+        assert!((50_000..52_000).contains(&courtesy_us), "{courtesy_us}");
+    }
+
+    #[test]
+    fn a_provider_is_learned_from_the_length_of_the_prompt() {
+        let (mut kind, mut scale) = (Kind::new(Prior::default()), Scale::default());
+        for step in 0..300_u32 {
+            let load = load(100 + step * 331 % 8_000, 0, 0.0);
+            let features = load.provider();
+            let model_us = micros(kind.model_s(scale, &features));
+            let actual_us = 300_000 + u64::from(load.work.prompt_tokens()) * 20;
+            let observed = Observed { predicted_us: model_us, p90_us: model_us, actual_us };
+            kind.learn(&mut scale, &features, model_us, &observed);
+        }
+        let seconds = kind.model_s(scale, &load(4_000, 0, 0.0).provider());
+        assert!((seconds - 0.38).abs() < 0.02, "{seconds}");
+    }
 }

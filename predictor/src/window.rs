@@ -37,14 +37,7 @@ enum Fed {
 
 impl Default for Window {
     fn default() -> Self {
-        Window {
-            at_second: [0; SLOTS],
-            integral: 0,
-            value_milli: 0,
-            first_us: 0,
-            last_us: 0,
-            fed: Fed::Never,
-        }
+        Window { at_second: [0; SLOTS], integral: 0, value_milli: 0, first_us: 0, last_us: 0, fed: Fed::Never }
     }
 }
 
@@ -54,12 +47,7 @@ impl Window {
     pub fn feed(&mut self, now_us: u64, value: f64) {
         match self.fed {
             Fed::Never => {
-                *self = Window {
-                    first_us: now_us,
-                    last_us: now_us,
-                    fed: Fed::Once,
-                    ..Window::default()
-                };
+                *self = Window { first_us: now_us, last_us: now_us, fed: Fed::Once, ..Window::default() };
             }
             Fed::Once => self.advance(now_us),
         }
@@ -95,9 +83,7 @@ impl Window {
             return None;
         }
         let span_us = window_us.min(age_us);
-        let area = self
-            .integral_at(now_us)
-            .wrapping_sub(self.integral_at(now_us - span_us));
+        let area = self.integral_at(now_us).wrapping_sub(self.integral_at(now_us - span_us));
         Some(area as f64 / span_us as f64 / MILLI)
     }
 
@@ -114,8 +100,7 @@ impl Window {
 
     /// Integral at a time not before the last feed.
     fn held_until(&self, time_us: u64) -> u64 {
-        self.integral
-            .wrapping_add((time_us - self.last_us).wrapping_mul(u64::from(self.value_milli)))
+        self.integral.wrapping_add((time_us - self.last_us).wrapping_mul(u64::from(self.value_milli)))
     }
 
     /// Integral at a time within the window; times before the first feed have the integral 0.
@@ -133,13 +118,110 @@ impl Window {
         };
         let (to_us, to) = match (second + 1) * SECOND_US {
             end_us if end_us > self.last_us => (self.last_us, self.integral),
-            end_us => (
-                end_us,
-                self.at_second[((second + 1) % SLOTS as u64) as usize],
-            ),
+            end_us => (end_us, self.at_second[((second + 1) % SLOTS as u64) as usize]),
         };
-        let area = u128::from(to.wrapping_sub(from)) * u128::from(time_us - from_us)
-            / u128::from(to_us - from_us);
+        let area = u128::from(to.wrapping_sub(from)) * u128::from(time_us - from_us) / u128::from(to_us - from_us);
         from.wrapping_add(area as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The integral, summed over every step.
+    fn slow_mean(feeds: &[(u64, f64)], now_us: u64, window_s: u32) -> f64 {
+        let from_us = now_us.saturating_sub(u64::from(window_s) * SECOND_US).max(feeds[0].0);
+        let ends = feeds[1..].iter().map(|(at_us, _)| *at_us).chain([now_us]);
+        let area: f64 = feeds
+            .iter()
+            .zip(ends)
+            .map(|((start_us, value), end_us)| value * end_us.saturating_sub((*start_us).max(from_us)) as f64)
+            .sum();
+        area / (now_us - from_us) as f64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+
+        #[test]
+        fn the_mean_is_the_slow_integral(
+            start_us in 0u64..100_000_000,
+            steps in prop::collection::vec((0u64..6_000_000, 0u32..50), 1..80),
+            rest_us in 0u64..70_000_000,
+            window_s in 1u32..=30,
+        ) {
+            let (mut window, mut feeds, mut now_us) = (Window::default(), Vec::new(), start_us);
+            for (gap_us, value) in steps {
+                now_us += gap_us;
+                window.feed(now_us, f64::from(value));
+                feeds.push((now_us, f64::from(value)));
+            }
+            now_us += rest_us;
+            match window.mean(now_us, window_s) {
+                None => prop_assert!(now_us - feeds[0].0 < SEEN_US_MIN),
+                Some(mean) => {
+                    prop_assert!(now_us - feeds[0].0 >= SEEN_US_MIN);
+                    // Only the second at the far edge is linear: at most the largest change for a quarter of it.
+                    let edge = 50.0 * 0.25 / f64::from(window_s);
+                    let slow = slow_mean(&feeds, now_us, window_s);
+                    prop_assert!((mean - slow).abs() <= edge + 1e-3, "{} {}", mean, slow);
+                }
+            }
+        }
+
+        #[test]
+        fn changes_on_whole_seconds_give_the_exact_mean(values in prop::collection::vec(0u32..50, 6..100), window_s in 1u32..=30) {
+            let (mut window, mut feeds) = (Window::default(), Vec::new());
+            for (second, value) in values.iter().enumerate() {
+                window.feed(second as u64 * SECOND_US, f64::from(*value));
+                feeds.push((second as u64 * SECOND_US, f64::from(*value)));
+            }
+            let now_us = values.len() as u64 * SECOND_US;
+            let mean = window.mean(now_us, window_s).expect("old enough");
+            prop_assert!((mean - slow_mean(&feeds, now_us, window_s)).abs() < 1e-9);
+        }
+    }
+
+    #[test]
+    fn a_gauge_that_stood_at_four_has_a_mean_of_exactly_four() {
+        let mut window = Window::default();
+        for step in 0..1_000_u64 {
+            window.feed(12_345 + step * 333_331, 4.0);
+            if let Some(mean) = window.mean(12_345 + step * 333_331 + 17, 30) {
+                assert_eq!(mean, 4.0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gauge_never_fed_or_seen_for_under_five_seconds_has_no_mean() {
+        let mut window = Window::default();
+        assert_eq!((window.mean(9_000_000, 30), window.value(), window.age_us(9_000_000)), (None, None, 0));
+        window.feed(10_000_000, 7.0);
+        assert_eq!(window.mean(14_999_999, 30), None);
+        assert_eq!(window.mean(15_000_000, 30), Some(7.0));
+        assert_eq!(window.age_us(15_000_000), 5_000_000);
+    }
+
+    #[test]
+    fn a_peak_leaves_the_window_after_its_length() {
+        let mut window = Window::default();
+        window.feed(0, 0.0);
+        window.feed(10_000_000, 60.0);
+        window.feed(11_000_000, 0.0);
+        assert_eq!(window.mean(40_000_000, 30), Some(2.0));
+        assert_eq!(window.mean(41_000_000, 30), Some(0.0));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_and_odd_values_do_no_harm() {
+        let mut window = Window::default();
+        window.feed(50_000_000, 5.0);
+        window.feed(40_000_000, f64::NAN);
+        window.feed(40_000_000, -3.0);
+        assert_eq!(window.value(), Some(0.0));
+        assert_eq!(window.mean(60_000_000, 30), Some(0.0));
     }
 }

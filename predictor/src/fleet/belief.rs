@@ -44,10 +44,9 @@ impl Scraped {
 
     pub(super) fn missed(self) -> Scraped {
         match self {
-            Scraped::Read(reading) if reading.missed + 1 < MISSED_MAX => Scraped::Read(Reading {
-                missed: reading.missed + 1,
-                ..reading
-            }),
+            Scraped::Read(reading) if reading.missed + 1 < MISSED_MAX => {
+                Scraped::Read(Reading { missed: reading.missed + 1, ..reading })
+            }
             Scraped::Read(_) | Scraped::Never => Scraped::Never,
         }
     }
@@ -89,11 +88,7 @@ impl Scraped {
 }
 
 fn sane(value: f64) -> f64 {
-    if value.is_finite() {
-        value.clamp(0.0, 1e6)
-    } else {
-        0.0
-    }
+    if value.is_finite() { value.clamp(0.0, 1e6) } else { 0.0 }
 }
 
 /// Everything believed of one endpoint, for people.
@@ -138,18 +133,11 @@ impl Fleet {
         let known = self.endpoint(endpoint)?;
         let ledger = self.book.ledger(endpoint)?;
         let kind = &self.kinds[known.kind].1;
-        let waits = self
-            .book
-            .first_pending(endpoint)
-            .is_some_and(|open| open.phase == Phase::Pending);
+        let waits = self.book.first_pending(endpoint).is_some_and(|open| open.phase == Phase::Pending);
         Some(EndpointBelief {
             sums: *ledger.sums(),
             queued_prompts_now: self.queued_prompts_now(endpoint)?,
-            queued_prompts_mean: self.queued_prompts_mean(
-                now_us,
-                endpoint,
-                crate::window::WINDOW_S_MAX,
-            ),
+            queued_prompts_mean: self.queued_prompts_mean(now_us, endpoint, crate::window::WINDOW_S_MAX),
             scrape_age_us: match known.scraped {
                 Scraped::Never => None,
                 Scraped::Read(reading) => Some(now_us.saturating_sub(reading.at_us)),

@@ -93,11 +93,7 @@ impl Chain {
     pub fn prefix_bytes(&self, depth: u32) -> u32 {
         match depth as usize {
             0 => 0,
-            depth => self
-                .ends_bytes
-                .get(depth - 1)
-                .copied()
-                .unwrap_or_else(|| self.bytes()),
+            depth => self.ends_bytes.get(depth - 1).copied().unwrap_or_else(|| self.bytes()),
         }
     }
 
@@ -149,9 +145,7 @@ impl ChainBuilder {
         recycled.clear();
         ChainBuilder {
             chain: recycled,
-            block_bytes: block_bytes
-                .clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX)
-                .next_multiple_of(4) as usize,
+            block_bytes: block_bytes.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).next_multiple_of(4) as usize,
             parent: seed.root(),
             mark: Lane::Text.mark(),
             lane: Lane::Text,
@@ -183,11 +177,7 @@ impl ChainBuilder {
 
     /// Marks a change of structure here: the role of the message that follows, the start of a tool, an end of turn.
     pub fn separator(&mut self, tag: u8) {
-        self.mark = mix(
-            self.mark,
-            MARK_SEPARATOR | u64::from(tag),
-            self.chain.partial.len() as u64,
-        );
+        self.mark = mix(self.mark, MARK_SEPARATOR | u64::from(tag), self.chain.partial.len() as u64);
     }
 
     /// The chain, its last partial block included.
@@ -211,8 +201,7 @@ impl ChainBuilder {
 
     fn absorb(&mut self, mut bytes: &[u8]) {
         if !self.chain.partial.is_empty() {
-            let (head, rest) =
-                bytes.split_at(bytes.len().min(self.block_bytes - self.chain.partial.len()));
+            let (head, rest) = bytes.split_at(bytes.len().min(self.block_bytes - self.chain.partial.len()));
             self.chain.partial.extend_from_slice(head);
             bytes = rest;
             if self.chain.partial.len() == self.block_bytes {
@@ -233,10 +222,7 @@ impl ChainBuilder {
 
     fn seal_partial(&mut self) {
         if !self.chain.partial.is_empty() {
-            let (content, weight_bytes) = (
-                xxh3_64(&self.chain.partial),
-                self.chain.partial.len() as u32,
-            );
+            let (content, weight_bytes) = (xxh3_64(&self.chain.partial), self.chain.partial.len() as u32);
             self.seal(content, weight_bytes);
             self.chain.partial.clear();
         }
@@ -279,4 +265,154 @@ fn mix(parent: u64, content: u64, mark: u64) -> u64 {
     bytes[8..16].copy_from_slice(&content.to_le_bytes());
     bytes[16..].copy_from_slice(&mark.to_le_bytes());
     xxh3_64(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SEED: Seed<'static> = Seed { model: "m", lora: None, cache_salt: None };
+
+    fn chain(build: impl FnOnce(&mut ChainBuilder)) -> Chain {
+        let mut builder = ChainBuilder::new(&SEED, 64, Chain::default());
+        build(&mut builder);
+        builder.finish()
+    }
+
+    fn shared(a: &Chain, b: &Chain) -> usize {
+        a.blocks().iter().zip(b.blocks()).take_while(|(a, b)| a == b).count()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn text_split_anywhere_equals_whole(text in prop::collection::vec(any::<u8>(), 0..600), cuts in prop::collection::vec(0usize..600, 0..8)) {
+            let whole = chain(|builder| { builder.text(&text); builder.separator(1); builder.text(&text) });
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (text.len() + 1)).chain([0, text.len()]).collect();
+            cuts.sort_unstable();
+            let split = chain(|builder| {
+                cuts.windows(2).for_each(|cut| builder.text(&text[cut[0]..cut[1]]));
+                builder.separator(1);
+                cuts.windows(2).for_each(|cut| builder.text(&text[cut[0]..cut[1]]));
+            });
+            prop_assert_eq!(&whole, &split);
+            prop_assert_eq!(whole.bytes() as usize, 2 * text.len());
+        }
+
+        #[test]
+        fn a_change_at_a_byte_changes_its_block_and_all_after(text in prop::collection::vec(any::<u8>(), 1..600), at in 0usize..600) {
+            let at = at % text.len();
+            let mut other = text.clone();
+            other[at] ^= 1;
+            let (a, b) = (chain(|builder| builder.text(&text)), chain(|builder| builder.text(&other)));
+            prop_assert_eq!(shared(&a, &b), at / 64);
+            prop_assert!(a.blocks()[at / 64..].iter().zip(&b.blocks()[at / 64..]).all(|(a, b)| a != b));
+        }
+    }
+
+    #[test]
+    fn model_lora_and_salt_seed_the_first_block_and_are_not_confused() {
+        let roots = [
+            SEED,
+            Seed { model: "n", ..SEED },
+            Seed { lora: Some("x"), ..SEED },
+            Seed { lora: Some(""), ..SEED },
+            Seed { cache_salt: Some(b"x"), ..SEED },
+            Seed { cache_salt: Some(b""), ..SEED },
+        ]
+        .map(|seed| seed.root());
+        for (at, root) in roots.iter().enumerate() {
+            assert!(!roots[..at].contains(root), "seed {at} equals an earlier one");
+        }
+    }
+
+    #[test]
+    fn no_text_imitates_a_separator() {
+        let marked = chain(|builder| {
+            builder.text(b"a");
+            builder.separator(1);
+            builder.text(b"b");
+        });
+        let moved = chain(|builder| {
+            builder.separator(1);
+            builder.text(b"ab");
+        });
+        let other = chain(|builder| {
+            builder.text(b"a");
+            builder.separator(2);
+            builder.text(b"b");
+        });
+        let plain = chain(|builder| builder.text(b"ab"));
+        let all = [&marked, &moved, &other, &plain].map(|chain| chain.blocks()[0]);
+        for (at, block) in all.iter().enumerate() {
+            assert!(!all[..at].contains(block), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_media_item_is_one_block_by_its_full_content() {
+        let image = vec![7; 100_000];
+        let mut changed = image.clone();
+        changed[99_999] = 8;
+        let with = |image: &[u8]| {
+            chain(|builder| {
+                builder.text(b"look");
+                builder.media(image);
+                builder.text(b"what is it?");
+            })
+        };
+        let (a, b) = (with(&image), with(&changed));
+        assert_eq!(a.blocks().len(), 3);
+        assert_eq!(shared(&a, &b), 1);
+        assert_eq!(a.bytes(), 4 + MEDIA_WEIGHT_BYTES + 11);
+    }
+
+    #[test]
+    fn a_media_item_is_not_the_text_of_the_same_bytes() {
+        let (media, text) = (chain(|builder| builder.media(b"x")), chain(|builder| builder.text(b"x")));
+        assert_ne!(media.blocks(), text.blocks());
+    }
+
+    #[test]
+    fn the_last_partial_block_counts() {
+        let chain = chain(|builder| builder.text(&[b'x'; 65]));
+        assert_eq!(chain.blocks().len(), 2);
+        assert_eq!([0, 1, 2, 9].map(|depth| chain.prefix_bytes(depth)), [0, 64, 65, 65]);
+    }
+
+    #[test]
+    fn token_ids_are_not_text_and_can_be_hashed_block_by_block() {
+        let ids: Vec<u32> = (0..40).collect();
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let chained = chain(|builder| builder.token_ids(ids.iter().copied()));
+        assert_ne!(chained.blocks()[0], chain(|builder| builder.text(&bytes)).blocks()[0]);
+        let mut parent = SEED.root();
+        for (block, ids) in chained.blocks().iter().zip(ids.chunks(16)) {
+            parent = token_block(parent, ids.iter().copied());
+            assert_eq!(*block, parent);
+        }
+    }
+
+    #[test]
+    fn a_recycled_chain_leaves_no_trace_and_keeps_its_allocation() {
+        let old = chain(|builder| builder.text(&[1; 1_000]));
+        let capacity = old.blocks.capacity();
+        let mut builder = ChainBuilder::new(&SEED, 64, old);
+        builder.text(b"new");
+        let new = builder.finish();
+        assert_eq!(new, chain(|builder| builder.text(b"new")));
+        assert_eq!(new.blocks.capacity(), capacity);
+    }
+
+    #[test]
+    fn a_chain_is_bounded_and_weighs_what_it_does_not_hash() {
+        let text = vec![b'x'; BLOCKS_MAX * 16 + 1_000];
+        let mut builder = ChainBuilder::new(&SEED, 16, Chain::default());
+        builder.text(&text);
+        let chain = builder.finish();
+        assert_eq!(chain.blocks().len(), BLOCKS_MAX);
+        assert_eq!(chain.bytes() as usize, text.len());
+    }
 }

@@ -42,18 +42,13 @@ impl Set {
 
     fn and(mut self, words: &[u64]) -> Set {
         let (head, tail) = self.0.split_at_mut(words.len());
-        head.iter_mut()
-            .zip(words)
-            .for_each(|(word, other)| *word &= other);
+        head.iter_mut().zip(words).for_each(|(word, other)| *word &= other);
         tail.fill(0);
         self
     }
 
     fn without(mut self, other: &Set) -> Set {
-        self.0
-            .iter_mut()
-            .zip(other.0)
-            .for_each(|(word, other)| *word &= !other);
+        self.0.iter_mut().zip(other.0).for_each(|(word, other)| *word &= !other);
         self
     }
 
@@ -99,12 +94,7 @@ struct List {
 
 impl List {
     const fn new(len_max: u32) -> List {
-        List {
-            newest: NONE,
-            oldest: NONE,
-            len: 0,
-            len_max,
-        }
+        List { newest: NONE, oldest: NONE, len: 0, len_max }
     }
 }
 
@@ -129,10 +119,7 @@ pub struct Index {
 
 impl std::fmt::Debug for Index {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Index")
-            .field("pairs", &self.pairs.len)
-            .field("pairs_max", &self.pairs.len_max)
-            .finish()
+        f.debug_struct("Index").field("pairs", &self.pairs.len).field("pairs_max", &self.pairs.len_max).finish()
     }
 }
 
@@ -261,8 +248,7 @@ impl Index {
     }
 
     fn find_block(&self, hash: u64) -> Option<u32> {
-        self.block_table
-            .find(hash, |at| self.blocks.items[at as usize].hash == hash)
+        self.block_table.find(hash, |at| self.blocks.items[at as usize].hash == hash)
     }
 
     fn find_pair(&self, hash: u64, endpoint: u32) -> Option<u32> {
@@ -288,16 +274,8 @@ impl Index {
             self.drop_pair(self.all.oldest);
         }
         let block = self.hold(hash, endpoint);
-        let unlinked = Link {
-            newer: NONE,
-            older: NONE,
-        };
-        let pair = self.pairs.add(Pair {
-            block,
-            endpoint,
-            own: unlinked,
-            all: unlinked,
-        });
+        let unlinked = Link { newer: NONE, older: NONE };
+        let pair = self.pairs.add(Pair { block, endpoint, own: unlinked, all: unlinked });
         self.pair_table.insert(pair_key(hash, endpoint), pair);
         self.link_newest(pair, Order::Own);
         self.link_newest(pair, Order::All);
@@ -320,9 +298,7 @@ impl Index {
     fn drop_pair(&mut self, at: u32) {
         self.unlink(at, Order::Own);
         self.unlink(at, Order::All);
-        let Pair {
-            block, endpoint, ..
-        } = self.pairs.items[at as usize];
+        let Pair { block, endpoint, .. } = self.pairs.items[at as usize];
         let hash = self.blocks.items[block as usize].hash;
         let (pairs, blocks) = (&self.pairs.items, &self.blocks.items);
         self.pair_table.remove(pair_key(hash, endpoint), at, |at| {
@@ -334,8 +310,7 @@ impl Index {
         self.blocks.items[block as usize].holders -= 1;
         if self.blocks.items[block as usize].holders == 0 {
             let blocks = &self.blocks.items;
-            self.block_table
-                .remove(hash, block, |at| blocks[at as usize].hash);
+            self.block_table.remove(hash, block, |at| blocks[at as usize].hash);
             self.blocks.free(block);
         }
     }
@@ -400,12 +375,7 @@ fn size(bytes_max: usize, words: usize) -> (u32, usize) {
     let pair_bytes = pair_bytes(words);
     (2..=30)
         .map(|log| 1_usize << log)
-        .map(|slots| {
-            (
-                (slots * 3 / 4).min(bytes_max.saturating_sub(slots * 8) / pair_bytes) as u32,
-                slots,
-            )
-        })
+        .map(|slots| ((slots * 3 / 4).min(bytes_max.saturating_sub(slots * 8) / pair_bytes) as u32, slots))
         .max_by_key(|(pairs, slots)| (*pairs, std::cmp::Reverse(*slots)))
         .unwrap_or((0, 4))
 }
@@ -450,6 +420,8 @@ struct Table {
     slots: Vec<u32>,
     multiplier: u64,
     shift: u32,
+    #[cfg(test)]
+    looked_up: std::cell::Cell<u32>,
 }
 
 impl Table {
@@ -458,6 +430,8 @@ impl Table {
             slots: vec![0; slots],
             multiplier: xxh3_64(&seed.to_le_bytes()) | 1,
             shift: 64 - slots.trailing_zeros(),
+            #[cfg(test)]
+            looked_up: std::cell::Cell::new(0),
         }
     }
 
@@ -466,6 +440,8 @@ impl Table {
     }
 
     fn find(&self, key: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+        #[cfg(test)]
+        self.looked_up.set(self.looked_up.get() + 1);
         let mask = self.slots.len() - 1;
         let mut slot = self.home(key);
         while self.slots[slot] != 0 {
@@ -506,5 +482,195 @@ impl Table {
             slot = (slot + 1) & mask;
         }
         self.slots[hole] = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prefix::chain::{ChainBuilder, Seed};
+    use proptest::prelude::*;
+
+    const ENDPOINTS: u32 = 70;
+
+    /// A chain that follows `path`: chains share blocks as far as their paths agree.
+    fn chain(path: &[u8]) -> Chain {
+        let seed = Seed { model: "m", lora: None, cache_salt: None };
+        let mut builder = ChainBuilder::new(&seed, 16, Chain::default());
+        path.iter().for_each(|step| builder.text(&[*step; 16]));
+        builder.finish()
+    }
+
+    fn index(bytes_max: usize) -> Index {
+        Index::new(IndexLimits { endpoints_max: ENDPOINTS, bytes_max, seed: 7 })
+    }
+
+    fn depths(index: &Index, chain: &Chain) -> Vec<u32> {
+        let mut depths = Vec::new();
+        index.overlap(chain, &mut depths);
+        depths
+    }
+
+    /// The same rules on plain lists, newest first, and a walk block by block.
+    struct Twin {
+        all: Vec<(u64, u32)>,
+        len_max: [usize; ENDPOINTS as usize],
+        pairs_max: usize,
+    }
+
+    impl Twin {
+        fn trim(&mut self) {
+            for endpoint in 0..ENDPOINTS {
+                let mut left = self.len_max[endpoint as usize];
+                self.all.retain(|pair| {
+                    let kept = pair.1 != endpoint || left > 0;
+                    left -= usize::from(pair.1 == endpoint && left > 0);
+                    kept
+                });
+            }
+            self.all.truncate(self.pairs_max);
+        }
+
+        fn insert(&mut self, chain: &Chain, endpoint: u32) {
+            let count = chain.blocks().len().min(self.len_max[endpoint as usize]).min(self.pairs_max);
+            let blocks = &chain.blocks()[..count];
+            self.all.retain(|(hash, at)| *at != endpoint || !blocks.contains(hash));
+            let pairs: Vec<_> = blocks.iter().map(|hash| (*hash, endpoint)).collect();
+            self.all.splice(0..0, pairs);
+            self.trim();
+        }
+
+        fn depth(&self, chain: &Chain, endpoint: u32) -> u32 {
+            chain.blocks().iter().take_while(|hash| self.all.contains(&(**hash, endpoint))).count() as u32
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Insert(Vec<u8>, u32),
+        Remove(u32),
+        Resize(u32, u32),
+        Look(Vec<u8>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let path = || prop::collection::vec(0u8..2, 0..24);
+        let endpoint = || prop_oneof![Just(0u32), Just(1), Just(2), Just(63), Just(64), Just(69)];
+        prop_oneof![
+            8 => (path(), endpoint()).prop_map(|(path, endpoint)| Step::Insert(path, endpoint)),
+            1 => endpoint().prop_map(Step::Remove),
+            1 => (endpoint(), 0u32..40).prop_map(|(endpoint, len)| Step::Resize(endpoint, len)),
+            4 => path().prop_map(Step::Look),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(96))]
+
+        #[test]
+        fn the_index_agrees_with_its_slow_twin(steps in prop::collection::vec(step(), 1..120), bytes_max in 2_000usize..20_000) {
+            let mut index = index(bytes_max);
+            let mut twin = Twin { all: Vec::new(), len_max: [0; 70], pairs_max: index.pairs().1 as usize };
+            for step in steps {
+                match step {
+                    Step::Insert(path, endpoint) => {
+                        index.insert(&chain(&path), endpoint);
+                        twin.insert(&chain(&path), endpoint);
+                    }
+                    Step::Remove(endpoint) => {
+                        index.remove_endpoint(endpoint);
+                        twin.all.retain(|pair| pair.1 != endpoint);
+                    }
+                    Step::Resize(endpoint, len) => {
+                        index.resize_endpoint(endpoint, len);
+                        twin.len_max[endpoint as usize] = len as usize;
+                        twin.trim();
+                    }
+                    Step::Look(path) => {
+                        let chain = chain(&path);
+                        let seen = depths(&index, &chain);
+                        for endpoint in 0..ENDPOINTS {
+                            prop_assert_eq!(seen[endpoint as usize], twin.depth(&chain, endpoint), "endpoint {}", endpoint);
+                        }
+                    }
+                }
+                prop_assert_eq!(index.pairs().0 as usize, twin.all.len());
+            }
+            for endpoint in 0..ENDPOINTS {
+                index.remove_endpoint(endpoint);
+            }
+            prop_assert_eq!(index.pairs().0, 0);
+            prop_assert!(index.block_table.slots.iter().chain(&index.pair_table.slots).all(|slot| *slot == 0));
+            prop_assert!(index.sets.iter().all(|word| *word == 0));
+        }
+    }
+
+    #[test]
+    fn memory_stays_flat_and_under_the_cap_under_endless_unique_prompts() {
+        let mut index = index(100_000);
+        (0..ENDPOINTS).for_each(|endpoint| index.resize_endpoint(endpoint, u32::MAX));
+        let capacities = |index: &Index| {
+            (
+                index.pairs.items.capacity(),
+                index.pairs.free.capacity(),
+                index.blocks.items.capacity(),
+                index.sets.capacity(),
+            )
+        };
+        let before = (index.bytes(), capacities(&index));
+        for prompt in 0..4_000_u32 {
+            let [a, b, c, _] = prompt.to_le_bytes();
+            index.insert(&chain(&[a, b, c, 1, 2, 3, 4, 5]), prompt % ENDPOINTS);
+        }
+        assert_eq!((index.bytes(), capacities(&index)), before);
+        assert!(index.bytes() <= 100_000);
+        assert_eq!(index.pairs().0, index.pairs().1);
+    }
+
+    #[test]
+    fn a_chain_is_evicted_from_its_end() {
+        let mut index = index(100_000);
+        index.resize_endpoint(3, 6);
+        index.insert(&chain(&[1, 2, 3, 4]), 3);
+        index.insert(&chain(&[9, 9, 9, 9]), 3);
+        assert_eq!(depths(&index, &chain(&[1, 2, 3, 4]))[3], 2);
+        assert_eq!(depths(&index, &chain(&[9, 9, 9, 9]))[3], 4);
+    }
+
+    #[test]
+    fn stores_and_removals_told_by_the_engine_correct_the_record() {
+        let mut index = index(100_000);
+        index.resize_endpoint(0, 100);
+        let path = chain(&[1, 2, 3, 4]);
+        index.stored(path.blocks(), 0);
+        index.removed(&path.blocks()[2..], 0);
+        index.removed(&[1, 2, 3], 0);
+        assert_eq!(depths(&index, &path)[0], 2);
+    }
+
+    #[test]
+    fn unknown_endpoints_and_no_memory_at_all_do_no_harm() {
+        let mut tiny = index(0);
+        tiny.resize_endpoint(0, 100);
+        tiny.insert(&chain(&[1, 2]), 0);
+        tiny.insert(&chain(&[1, 2]), 9_999);
+        tiny.remove_endpoint(9_999);
+        tiny.resize_endpoint(9_999, 1);
+        assert_eq!((tiny.pairs(), tiny.held(9_999)), ((0, 0), 0));
+        assert_eq!(depths(&tiny, &chain(&[])), vec![0; ENDPOINTS as usize]);
+    }
+
+    #[test]
+    fn thirty_two_depths_of_a_long_chain_take_few_look_ups() {
+        let mut index = index(1 << 20);
+        let path: Vec<u8> = (0..128).collect();
+        for endpoint in 0..32 {
+            index.resize_endpoint(endpoint, 1_000);
+            index.insert(&chain(&path[..4 * (endpoint as usize % 4 + 1)]), endpoint);
+        }
+        index.block_table.looked_up.set(0);
+        let seen = depths(&index, &chain(&path));
+        assert_eq!(seen[..4], [4, 8, 12, 16]);
+        assert!(index.block_table.looked_up.get() <= 20, "{}", index.block_table.looked_up.get());
     }
 }

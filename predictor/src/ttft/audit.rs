@@ -55,11 +55,7 @@ pub struct Quality {
 impl Audit {
     pub(super) fn note(&mut self, model_s: f64, actual_s: f64, observed: &Observed) {
         let error = ((model_s - actual_s) / actual_s) as f32;
-        let covered = if observed.actual_us <= observed.p90_us {
-            Covered::UnderP90
-        } else {
-            Covered::OverP90
-        };
+        let covered = if observed.actual_us <= observed.p90_us { Covered::UnderP90 } else { Covered::OverP90 };
         if self.errors.len() < AUDIT_ANSWERS {
             self.errors.push(error);
             self.covered.push(covered);
@@ -79,26 +75,16 @@ impl Audit {
     }
 
     pub(super) fn error_ratio(&self) -> f64 {
-        self.median_error
-            .map_or(ERROR_UNKNOWN, |error| error.clamp(ERROR_MIN, 1.0))
+        self.median_error.map_or(ERROR_UNKNOWN, |error| error.clamp(ERROR_MIN, 1.0))
     }
 
     pub(super) fn quality(&self) -> Quality {
         let answers = self.errors.len().max(1) as f64;
-        let under = self
-            .covered
-            .iter()
-            .filter(|covered| **covered == Covered::UnderP90)
-            .count();
+        let under = self.covered.iter().filter(|covered| **covered == Covered::UnderP90).count();
         Quality {
             answers: self.errors.len() as u32,
             median_error_ratio: self.median_error.unwrap_or(0.0),
-            bias_ratio: self
-                .errors
-                .iter()
-                .map(|error| f64::from(*error))
-                .sum::<f64>()
-                / answers,
+            bias_ratio: self.errors.iter().map(|error| f64::from(*error)).sum::<f64>() / answers,
             p90_coverage_ratio: under as f64 / answers,
         }
     }
@@ -106,18 +92,13 @@ impl Audit {
     fn judge(&mut self) {
         let mut sizes = [0.0_f32; AUDIT_ANSWERS];
         let sizes = &mut sizes[..self.errors.len()];
-        sizes
-            .iter_mut()
-            .zip(&self.errors)
-            .for_each(|(size, error)| *size = error.abs());
+        sizes.iter_mut().zip(&self.errors).for_each(|(size, error)| *size = error.abs());
         let middle = sizes.len() / 2;
         let (_, median, _) = sizes.select_nth_unstable_by(middle, f32::total_cmp);
         let median = f64::from(*median);
         self.median_error = Some(median);
         self.state = match self.state {
-            State::Passed if median > FAILED_RATIO && self.errors.len() == AUDIT_ANSWERS => {
-                State::Failed
-            }
+            State::Passed if median > FAILED_RATIO && self.errors.len() == AUDIT_ANSWERS => State::Failed,
             State::Failed if median < HEALED_RATIO => State::Passed,
             State::Passed | State::Failed => self.state,
         };

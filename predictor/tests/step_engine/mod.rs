@@ -7,27 +7,27 @@ use predictor::ttft::{Basis, Prior};
 use std::collections::{HashMap, VecDeque};
 
 /// True cost of a step: `base + token * prefill + pair * attention + sequence * decoding + kv * contexts`, seconds.
-pub const BASE_S: f64 = 0.008;
-pub const TOKEN_S: f64 = 8e-5;
+pub(crate) const BASE_S: f64 = 0.008;
+pub(crate) const TOKEN_S: f64 = 8e-5;
 const PAIR_S: f64 = 4e-9;
 const SEQUENCE_S: f64 = 1.5e-4;
 const KV_TOKEN_S: f64 = 4e-8;
 const BUDGET: u32 = 8_192;
 
 /// A small generator with a known sequence.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub u64);
 
 impl Random {
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         ((self.0 >> 11) as f64 + 0.5) / (1u64 << 53) as f64
     }
 
-    pub fn exponential(&mut self, mean: f64) -> f64 {
+    pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * self.unit().ln()
     }
 
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         (self.unit() * bound as f64) as u64
     }
 }
@@ -59,13 +59,9 @@ impl Engine {
             seconds += SEQUENCE_S + KV_TOKEN_S * f64::from(job.prompt);
             budget = budget.saturating_sub(1);
         }
-        while let (true, Some(mut job)) = (self.running.iter().all(|job| job.computed == job.prompt), self.waiting.pop_front()) {
-            job.computed = self.cached.get(&job.conversation).copied().unwrap_or(0).min(job.prompt - 1);
-            self.running.push(job);
-            // One prompt at a time is admitted here; the loop below spends the rest of the budget on the next ones.
-        }
         loop {
-            let Some(job) = self.running.iter_mut().find(|job| job.computed < job.prompt && job.done_in_step == 0) else {
+            let Some(job) = self.running.iter_mut().find(|job| job.computed < job.prompt && job.done_in_step == 0)
+            else {
                 let Some(mut job) = (budget > 0).then(|| self.waiting.pop_front()).flatten() else { break };
                 job.computed = self.cached.get(&job.conversation).copied().unwrap_or(0).min(job.prompt - 1);
                 self.running.push(job);
@@ -114,41 +110,41 @@ impl Engine {
 
 /// One answer as it was predicted and as it came.
 #[derive(Clone, Copy, Debug)]
-pub struct Answered {
-    pub endpoint: u32,
-    pub predicted_us: u64,
-    pub p90_us: u64,
-    pub actual_us: u64,
+pub(crate) struct Answered {
+    pub(crate) endpoint: u32,
+    pub(crate) predicted_us: u64,
+    pub(crate) p90_us: u64,
+    pub(crate) actual_us: u64,
 }
 
 impl Answered {
-    pub fn error(&self) -> f64 {
+    pub(crate) fn error(&self) -> f64 {
         (self.predicted_us as f64 - self.actual_us as f64).abs() / self.actual_us as f64
     }
 }
 
 /// How endpoints are chosen.
 #[derive(Clone, Copy)]
-pub enum Choice {
+pub(crate) enum Choice {
     LeastCost,
     RoundRobin,
 }
 
-pub struct Run {
-    pub fleet: Fleet,
+pub(crate) struct Run {
+    pub(crate) fleet: Fleet,
     engines: Vec<Engine>,
     random: Random,
     now_us: u64,
     next_id: u64,
     conversations: Vec<(u64, u32)>,
     at: HashMap<u64, u32>,
-    pub answered: Vec<Answered>,
-    pub basis_seen: Vec<Basis>,
+    pub(crate) answered: Vec<Answered>,
+    pub(crate) basis_seen: Vec<Basis>,
     choice: Choice,
 }
 
 impl Run {
-    pub fn new(endpoints: u32, prior: Prior, choice: Choice, seed: u64) -> Run {
+    pub(crate) fn new(endpoints: u32, prior: Prior, choice: Choice, seed: u64) -> Run {
         let mut fleet = Fleet::new(Limits { endpoints_max: endpoints, index_bytes_max: 8 << 20, ..Limits::default() });
         for endpoint in 0..endpoints {
             let spec = EndpointSpec {
@@ -182,12 +178,12 @@ impl Run {
         }
     }
 
-    pub fn slow_down(&mut self, endpoint: u32, slowness: f64) {
+    pub(crate) fn slow_down(&mut self, endpoint: u32, slowness: f64) {
         self.engines[endpoint as usize].slowness = slowness;
     }
 
-    /// Sends `count` requests at `rate` a second and runs until all have ended.
-    pub fn send(&mut self, count: u32, rate: f64) {
+    /// Sends `count` requests at `rate` a second.
+    pub(crate) fn send(&mut self, count: u32, rate: f64) {
         for _ in 0..count {
             let arrival_us = self.now_us + (self.random.exponential(1.0 / rate) * 1e6) as u64;
             self.run_until(arrival_us);
@@ -195,7 +191,7 @@ impl Run {
         }
     }
 
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         self.run_until(u64::MAX);
     }
 
@@ -218,7 +214,11 @@ impl Run {
                 });
             }
             for id in ended {
-                let completed = Ended::Completed { prompt_tokens: self.at.remove(&id), cached_tokens: None, completion_tokens: Some(9) };
+                let completed = Ended::Completed {
+                    prompt_tokens: self.at.remove(&id),
+                    cached_tokens: None,
+                    completion_tokens: Some(9),
+                };
                 self.fleet.ended(end_us, id, at as u32, completed);
             }
             self.engines[at].begin(end_us, &mut self.random);
@@ -276,15 +276,17 @@ impl Run {
     }
 }
 
-/// A prompt of `tokens` token ids that begins as every other prompt of its conversation.
-pub fn chain_of(conversation: u64, tokens: u32) -> Chain {
+/// A prompt of `tokens` tokens of four bytes that begins as every other prompt of its conversation.
+pub(crate) fn chain_of(conversation: u64, tokens: u32) -> Chain {
     let seed = Seed { model: "m", lora: None, cache_salt: None };
     let mut builder = ChainBuilder::new(&seed, 256, Chain::default());
-    builder.token_ids((0..tokens).map(|at| at.wrapping_mul(31) ^ conversation as u32));
+    let mut text = vec![b'x'; tokens as usize * 4];
+    text[..8].copy_from_slice(&conversation.to_le_bytes());
+    builder.text(&text);
     builder.finish()
 }
 
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
