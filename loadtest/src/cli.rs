@@ -1,6 +1,13 @@
 //! The command line.
 
-use std::{net::SocketAddr, ops::RangeInclusive, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    ops::RangeInclusive,
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
@@ -188,7 +195,7 @@ fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut engines = Vec::with_capacity(args.listen.len());
     for &listen in &args.listen {
         let engine = Engine::start(args.settings(listen)).map_err(|error| format!("{listen}: {error}"))?;
-        println!("http://{}", engine.addr());
+        writeln!(io::stdout(), "http://{}", engine.addr())?;
         engines.push(engine);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -239,13 +246,13 @@ fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let json = args.json.clone();
     let report = run::run(&args.plan(), progress)?;
     match json {
-        Some(path) if path.as_os_str() == "-" => println!("{}", serde_json::to_string_pretty(&report)?),
+        Some(path) if path.as_os_str() == "-" => writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?,
         Some(path) => {
             std::fs::write(&path, serde_json::to_string_pretty(&report)?)
                 .map_err(|error| format!("{}: {error}", path.display()))?;
-            print!("{report}");
+            write!(io::stdout(), "{report}")?;
         }
-        None => print!("{report}"),
+        None => write!(io::stdout(), "{report}")?,
     }
     Ok(match report.verdict() {
         Verdict::Right => ExitCode::SUCCESS,

@@ -54,9 +54,10 @@ pub struct Timer(AsyncFd<OwnedFd>);
 
 impl Timer {
     /// Needs a runtime with I/O.
+    #[expect(deprecated, reason = "unsound only for types whose descriptor changes; an OwnedFd's does not")]
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Ok(Self(AsyncFd::register(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?)?))
+        Ok(Self(AsyncFd::new(rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags)?)?))
     }
 
     /// Waits until `due`. Returns at once when that is past.

@@ -89,6 +89,10 @@ fn show(live: &Live, begun: Instant, before: (u64, u64)) -> (u64, u64) {
     );
     let mut out = io::stderr().lock();
     // Progress that cannot be shown is no reason to stop.
-    let _ = if out.is_terminal() { write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush()) } else { writeln!(out, "{line}") };
+    let _ = if out.is_terminal() {
+        write!(out, "\r\x1b[2K{line}").and_then(|()| out.flush())
+    } else {
+        writeln!(out, "{line}")
+    };
     (right, events)
 }

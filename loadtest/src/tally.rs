@@ -115,9 +115,9 @@ pub struct Tally {
     pub classes: BTreeMap<String, u64>,
     /// What was wrong with the first wrong answers.
     pub examples: Vec<String>,
-    /// From the intended sending to the end of the answer; right answers only, as are the times below.
+    /// From the intended sending to the end of the answer; right answers only.
     pub duration: Times,
-    /// From the intended sending to the first text of a streamed answer.
+    /// From the intended sending to the first text of a streamed answer, also of those that break off later.
     pub first_token: Times,
     /// Between events with text of one stream.
     pub gap: Times,

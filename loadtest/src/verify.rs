@@ -216,3 +216,85 @@ impl Check {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &[u8] = br#"{"messages":[{"role":"user","content":"Hi"}]}"#;
+
+    fn check(strictness: Strictness, delivery: Delivery) -> Check {
+        let ask = Ask { body: BODY.to_vec(), delivery, output_tokens: 2, conversation: None };
+        Check::new(strictness, Api::Chat, &ask)
+    }
+
+    fn text_event(text: &str, finish: &str) -> Vec<u8> {
+        let text = serde_json::Value::from(text);
+        format!(r#"{{"model":"m","choices":[{{"delta":{{"content":{text}}},"finish_reason":{finish}}}]}}"#).into_bytes()
+    }
+
+    fn usage_event(prompt: usize) -> Vec<u8> {
+        let total = prompt + 2;
+        format!(r#"{{"choices":[],"usage":{{"prompt_tokens":{prompt},"total_tokens":{total},"completion_tokens":2}}}}"#)
+            .into_bytes()
+    }
+
+    fn prompt() -> Vec<u32> {
+        openai::prompt_of(openai::Api::Chat, BODY).unwrap()
+    }
+
+    #[test]
+    fn the_right_text_is_right_however_it_is_cut() {
+        let answer = Answer::new("m", &prompt()).text(2);
+        let mut check = check(Strictness::Engine, Delivery::Stream);
+        // Cuts between any characters but the last: the finish comes with it.
+        let last = answer.char_indices().next_back().unwrap().0;
+        for character in answer[..last].chars() {
+            assert_eq!(check.event(&text_event(&character.to_string(), "null")), Ok(Seen::Text));
+        }
+        check.event(&text_event(&answer[last..], r#""length""#)).unwrap();
+        check.event(&usage_event(prompt().len())).unwrap();
+        check.event(b"[DONE]").unwrap();
+        assert_eq!(check.end(), Ok(()));
+    }
+
+    #[test]
+    fn any_other_text_is_wrong() {
+        let mut answer = Answer::new("m", &prompt()).text(2);
+        answer.replace_range(7..8, "#");
+        let fault = check(Strictness::Engine, Delivery::Stream).event(&text_event(&answer, "null")).unwrap_err();
+        assert!(fault.contains("byte 7"), "{fault}");
+        assert_eq!(check(Strictness::Structure, Delivery::Stream).event(&text_event(&answer, "null")), Ok(Seen::Text));
+    }
+
+    #[test]
+    fn a_missing_or_doubled_token_is_wrong() {
+        let answer = Answer::new("m", &prompt());
+        for tokens in [1, 3] {
+            let mut check = check(Strictness::Engine, Delivery::Whole);
+            check.event(&text_event(&answer.text(tokens), r#""length""#)).unwrap();
+            check.event(&usage_event(prompt().len())).unwrap();
+            assert!(check.end().unwrap_err().contains("bytes of text"));
+        }
+    }
+
+    #[test]
+    fn usage_must_add_up_and_agree() {
+        let mut check = check(Strictness::Engine, Delivery::Whole);
+        check.event(&text_event(&Answer::new("m", &prompt()).text(2), r#""length""#)).unwrap();
+        assert_eq!(check.end(), Err("no usage".to_owned()));
+        check.event(&usage_event(prompt().len() + 1)).unwrap();
+        assert!(check.end().is_err());
+        check.event(br#"{"usage":{"prompt_tokens":5,"total_tokens":8,"completion_tokens":2}}"#).unwrap();
+        assert!(check.end().unwrap_err().contains("add up"));
+    }
+
+    #[test]
+    fn nothing_may_follow_done_and_errors_are_seen() {
+        let mut check = check(Strictness::Structure, Delivery::Stream);
+        assert_eq!(check.event(br#"{"error":{"message":"x"}}"#), Ok(Seen::Error));
+        assert!(check.event(b"not json").is_err());
+        check.event(b"[DONE]").unwrap();
+        assert!(check.event(b"[DONE]").is_err());
+    }
+}

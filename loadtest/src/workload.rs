@@ -97,8 +97,7 @@ impl Source {
     /// open.
     pub fn ask(&mut self) -> Ask {
         let output_tokens = self.random.within(&self.workload.output_tokens).max(1);
-        let delivery =
-            if self.random.unit() < self.workload.stream_share { Delivery::Stream } else { Delivery::Whole };
+        let delivery = if self.random.unit() < self.workload.stream_share { Delivery::Stream } else { Delivery::Whole };
         let prompt_tokens = self.random.within(&self.workload.prompt_tokens);
         let prompt = text(&mut self.random, prompt_tokens);
         let (question, conversation) = match self.workload.api {

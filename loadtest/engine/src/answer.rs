@@ -153,8 +153,7 @@ pub(crate) async fn model(connection: &mut Connection, exchange: &mut Exchange<'
         record.prompt_tokens = Some(prompt_tokens.into());
     });
     let block_tokens = shared.settings.parameters.block_tokens;
-    let blocks =
-        text::block_hashes(call.cache_seed, &call.prompt, call.answer, call.output_tokens, block_tokens);
+    let blocks = text::block_hashes(call.cache_seed, &call.prompt, call.answer, call.output_tokens, block_tokens);
     let request = Request { id: 0, prompt_tokens, output_tokens: call.output_tokens, blocks };
     let ticket = match shared.pump.submit(request) {
         Ok(ticket) => ticket,
@@ -245,7 +244,12 @@ async fn pause_first(connection: &mut Connection, exchange: &mut Exchange<'_>) -
 }
 
 fn engine_error() -> ApiError {
-    ApiError::new(500, "InternalServerError", "EngineCore encountered an issue. See stack trace for the root cause.", None)
+    ApiError::new(
+        500,
+        "InternalServerError",
+        "EngineCore encountered an issue. See stack trace for the root cause.",
+        None,
+    )
 }
 
 async fn stream(

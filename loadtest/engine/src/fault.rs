@@ -306,7 +306,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_read_is_named() {
-        for (text, named) in [("explode", "explode"), ("delay-head", "number"), ("delay-head=x", "x"), ("status=200", "200")]
+        for (text, named) in
+            [("explode", "explode"), ("delay-head", "number"), ("delay-head=x", "x"), ("status=200", "200")]
         {
             let error = parse_list(text).unwrap_err().to_string();
             assert!(error.contains(named), "{text}: {error}");

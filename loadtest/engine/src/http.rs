@@ -150,7 +150,9 @@ impl Connection {
         loop {
             let (line_bytes, chunk_bytes) = loop {
                 match httparse::parse_chunk_size(&self.inbox).map_err(|_| BAD)? {
-                    httparse::Status::Complete((line, size)) => break (line, usize::try_from(size).unwrap_or(usize::MAX)),
+                    httparse::Status::Complete((line, size)) => {
+                        break (line, usize::try_from(size).unwrap_or(usize::MAX));
+                    }
                     httparse::Status::Partial if self.inbox.len() > HEAD_BYTES_MAX => return Err(BAD),
                     httparse::Status::Partial => self.fill().await?,
                 }

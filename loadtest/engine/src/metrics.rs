@@ -6,17 +6,16 @@ use crate::{pump::Gauges, pump::Timing, step::Totals};
 
 /// Bucket bounds of vLLM for the time to the first token, in seconds.
 const FIRST_TOKEN_S: [f64; 22] = [
-    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0, 160.0,
-    640.0, 2560.0,
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
+    160.0, 640.0, 2560.0,
 ];
 /// For the time between tokens, in seconds.
-const TOKEN_GAP_S: [f64; 19] = [
-    0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0,
-];
+const TOKEN_GAP_S: [f64; 19] =
+    [0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0];
 /// For times of a whole request, in seconds.
 const REQUEST_S: [f64; 21] = [
-    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0,
-    7680.0,
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0,
+    1920.0, 7680.0,
 ];
 /// For lengths of prompts, in tokens.
 const PROMPT_TOKENS: [f64; 13] =
@@ -48,15 +47,13 @@ impl Histogram {
     fn write(&self, model: &str, out: &mut String) {
         let name = self.name;
         // Writing to a String cannot fail, here and below.
-        let _ = writeln!(out, "# HELP vllm:{name} Histogram of {}.\n# TYPE vllm:{name} histogram", name.replace('_', " "));
+        let _ =
+            writeln!(out, "# HELP vllm:{name} Histogram of {}.\n# TYPE vllm:{name} histogram", name.replace('_', " "));
         let mut total = 0;
         for (at, count) in self.counts.iter().enumerate() {
             total += count;
             let bound = self.bounds.get(at).map_or("+Inf".to_owned(), |bound| format!("{bound:?}"));
-            let _ = writeln!(
-                out,
-                r#"vllm:{name}_bucket{{engine="0",le="{bound}",model_name="{model}"}} {total}.0"#
-            );
+            let _ = writeln!(out, r#"vllm:{name}_bucket{{engine="0",le="{bound}",model_name="{model}"}} {total}.0"#);
         }
         let _ = writeln!(out, r#"vllm:{name}_count{{engine="0",model_name="{model}"}} {total}.0"#);
         let _ = writeln!(out, r#"vllm:{name}_sum{{engine="0",model_name="{model}"}} {:?}"#, self.sum);

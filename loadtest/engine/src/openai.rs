@@ -135,9 +135,8 @@ pub struct Served<'a> {
 
 /// Reads a request body as the server would.
 pub fn parse_call(api: Api, body: &[u8], served: Served<'_>) -> Result<Call, ApiError> {
-    let body: Value = serde_json::from_slice(body).map_err(|error| {
-        ApiError::invalid("json_invalid", &format!("body.{}", error.column()), "JSON decode error")
-    })?;
+    let body: Value = serde_json::from_slice(body)
+        .map_err(|error| ApiError::invalid("json_invalid", &format!("body.{}", error.column()), "JSON decode error"))?;
     if !body.is_object() {
         return Err(ApiError::invalid("model_attributes_type", "body", "Input should be a valid dictionary"));
     }
@@ -344,15 +343,15 @@ fn append_item(item: &Value, tokens: &mut Vec<u32>) -> Option<()> {
 
 /// Tokens of a `/tokenize` request: of `messages` when it has them, else of `prompt`.
 pub(crate) fn tokenize_request(body: &[u8]) -> Result<Vec<u32>, ApiError> {
-    let body: Value = serde_json::from_slice(body)
-        .map_err(|_| ApiError::invalid("json_invalid", "body", "JSON decode error"))?;
+    let body: Value =
+        serde_json::from_slice(body).map_err(|_| ApiError::invalid("json_invalid", "body", "JSON decode error"))?;
     if body["messages"].is_null() { plain_prompt(&body, "prompt") } else { chat_prompt(&body) }
 }
 
 /// Token ids of a `/detokenize` request.
 pub(crate) fn token_ids(body: &[u8]) -> Result<Vec<u32>, ApiError> {
-    let body: Value = serde_json::from_slice(body)
-        .map_err(|_| ApiError::invalid("json_invalid", "body", "JSON decode error"))?;
+    let body: Value =
+        serde_json::from_slice(body).map_err(|_| ApiError::invalid("json_invalid", "body", "JSON decode error"))?;
     plain_prompt(&body, "tokens")
 }
 
@@ -496,7 +495,11 @@ impl<'a> Renderer<'a> {
         json.push_str(field);
         push_json_text(token.as_str(), json);
         let is_chat = self.call.api != Api::Completions;
-        json.push_str(if is_chat { r#"},"logprobs":null,"finish_reason":"# } else { r#","logprobs":null,"finish_reason":"# });
+        json.push_str(if is_chat {
+            r#"},"logprobs":null,"finish_reason":"#
+        } else {
+            r#","logprobs":null,"finish_reason":"#
+        });
         if last {
             // Writing to a String cannot fail.
             let _ = write!(json, r#""{}""#, self.call.finish.as_str());
@@ -609,7 +612,8 @@ mod tests {
 
     #[test]
     fn events_have_the_form_of_vllm() {
-        let call = parse(Api::Chat, r#"{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"stream":true}"#).unwrap();
+        let call =
+            parse(Api::Chat, r#"{"messages":[{"role":"user","content":"x"}],"max_tokens":2,"stream":true}"#).unwrap();
         let renderer = Renderer::new(&call, "bed69d06dfe4fba0", 1_796_027_193, PromptDetails::Hidden);
         assert_eq!(
             renderer.role_event(StreamUsage::None).unwrap(),

@@ -573,10 +573,7 @@ impl Shared {
                 let tokens = openai::tokenize_request(body)?;
                 let max = self.settings.model_tokens_max;
                 let count = tokens.len();
-                Ok(format!(
-                    r#"{{"count":{count},"max_model_len":{max},"tokens":{},"token_strs":null}}"#,
-                    json!(tokens)
-                ))
+                Ok(format!(r#"{{"count":{count},"max_model_len":{max},"tokens":{},"token_strs":null}}"#, json!(tokens)))
             }
             Action::Detokenize => {
                 let tokens = openai::token_ids(body)?;
