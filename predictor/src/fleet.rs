@@ -514,11 +514,11 @@ impl Fleet {
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
         let (mut done_tokens, mut done_attention) = (0.0, 0.0);
-        if let Some(first) = self.book.first_pending(endpoint) {
-            let new = f64::from(first.work.new_tokens());
+        if let Some(first) = ledger.first_work() {
+            let new = f64::from(first.new_tokens());
             let idle_s = now_us.saturating_sub(ledger.last_progress_us()) as f64 / 1e6;
             done_tokens = (HEAD_DONE_MAX * new).min(idle_s * rate);
-            done_attention = first.work.attention_x2() as f64 / 2.0 * done_tokens / new;
+            done_attention = first.attention_x2() as f64 / 2.0 * done_tokens / new;
         }
         Some(Load {
             work,

@@ -105,6 +105,8 @@ pub struct Sums {
 #[derive(Clone, Copy, Debug)]
 pub struct Ledger {
     sums: Sums,
+    /// Work of the first pending, kept here so that a prediction touches no request.
+    first_work: Option<Work>,
     first: u32,
     last: u32,
     last_progress_us: u64,
@@ -121,6 +123,7 @@ impl Ledger {
             decoding_tokens: 0,
             in_flight_tokens: 0,
         },
+        first_work: None,
         first: NONE,
         last: NONE,
         last_progress_us: 0,
@@ -130,6 +133,12 @@ impl Ledger {
     #[must_use]
     pub fn sums(&self) -> &Sums {
         &self.sums
+    }
+
+    /// The work of the request at the head of the pending queue.
+    #[must_use]
+    pub fn first_work(&self) -> Option<Work> {
+        self.first_work
     }
 
     /// When the endpoint last finished a prefill of ours, or began one on an empty queue.
@@ -385,6 +394,7 @@ impl<T> Book<T> {
         let ahead = std::mem::replace(&mut ledger.last, at);
         if ahead == NONE {
             ledger.first = at;
+            ledger.first_work = Some(work);
         }
         self.set_behind(ahead, at);
         self.set_ahead(at, ahead);
@@ -393,12 +403,14 @@ impl<T> Book<T> {
     fn unqueue(&mut self, at: u32) {
         let Some(open) = self.at(at) else { return };
         let (ahead, behind, endpoint, work) = (open.ahead, open.behind, open.endpoint, open.work);
+        let behind_work = self.at(behind).map(|open| open.work);
         let ledger = &mut self.ledgers[endpoint as usize];
         ledger.sums.pending -= 1;
         ledger.sums.pending_new_tokens -= u64::from(work.new_tokens());
         ledger.sums.pending_attention_x2 -= work.attention_x2();
         if ahead == NONE {
             ledger.first = behind;
+            ledger.first_work = behind_work;
         }
         if behind == NONE {
             ledger.last = ahead;
@@ -499,7 +511,9 @@ mod tests {
                 }
                 prop_assert!(book.len() <= 16 && book.open.len() <= 16);
                 for endpoint in 0..3 {
-                    prop_assert_eq!(*book.ledger(endpoint).expect("in range").sums(), slow_sums(&book, endpoint));
+                    let ledger = book.ledger(endpoint).expect("in range");
+                    prop_assert_eq!(*ledger.sums(), slow_sums(&book, endpoint));
+                    prop_assert_eq!(ledger.first_work(), book.first_pending(endpoint).map(|open| open.work));
                 }
             }
             (0..3).for_each(|endpoint| book.close_all(1_000, endpoint));

@@ -233,6 +233,8 @@ pub struct Kind {
 #[derive(Clone, Copy, Debug)]
 struct Band {
     q: f64,
+    /// `exp(q)`.
+    factor: f64,
     spread: f64,
     answers: u32,
 }
@@ -249,7 +251,7 @@ impl Kind {
             moment: [0.0; FEATURES],
             sigma: 1.0,
             spread: SPREAD_PRIOR,
-            bands: [Band { q: 0.5, spread: 0.3, answers: 0 }; BANDS],
+            bands: [Band { q: 0.0, factor: 1.0, spread: SPREAD_PRIOR, answers: 0 }; BANDS],
             answers: 0,
             audit: Audit::default(),
         }
@@ -322,7 +324,7 @@ impl Kind {
         let ttft_s = ttft_s.min(TTFT_S_MAX);
         Prediction {
             ttft_us: micros(ttft_s),
-            p90_us: micros(ttft_s * self.q(ttft_s).exp()),
+            p90_us: micros(ttft_s * self.p90_factor(ttft_s)),
             cost_us: micros(cost_s),
             error_ratio: self.audit.error_ratio(),
             basis,
@@ -341,11 +343,11 @@ impl Kind {
         self.answers = self.answers.saturating_add(1);
     }
 
-    /// Log distance of the p90 from the expectation. A band without answers takes the spread of all.
-    fn q(&self, ttft_s: f64) -> f64 {
+    /// How many times the expectation the p90 is. A band without answers takes the spread of all.
+    fn p90_factor(&self, ttft_s: f64) -> f64 {
         match &self.bands[band(ttft_s)] {
-            Band { answers: 0, .. } => BAND_QUANTILE * self.spread,
-            band => band.q,
+            Band { answers: 0, .. } => (BAND_QUANTILE * self.spread).exp(),
+            band => band.factor,
         }
     }
 
@@ -365,6 +367,7 @@ impl Kind {
             (false, false) => band.q - step * (1.0 - QUANTILE),
         };
         band.q = moved.clamp(0.0, 5.0);
+        band.factor = band.q.exp();
     }
 
     fn learn_theta(&mut self, features: &Features, actual_s: f64) {
@@ -406,9 +409,10 @@ fn micros(seconds: f64) -> u64 {
     (seconds * 1e6) as u64
 }
 
-/// Bands double from 20 ms on.
+/// Bands double from 20 ms on: the binary exponent of the ratio, read from its bits.
 fn band(ttft_s: f64) -> usize {
-    ((ttft_s / TTFT_FLOOR_S).log2().max(0.0) as usize).min(BANDS - 1)
+    let ratio = (ttft_s / TTFT_FLOOR_S).max(1.0);
+    ((ratio.to_bits() >> 52) as usize).saturating_sub(1_023).min(BANDS - 1)
 }
 
 #[cfg(test)]
@@ -464,6 +468,12 @@ mod tests {
         let (eight_b, h100) = (Prior::from_hardware(8e9, 1e15), Prior::from_hardware(f64::NAN, 0.0));
         assert!((eight_b.seconds_per_token - 3.2e-5).abs() < 1e-9);
         assert_eq!(h100, Prior::default());
+    }
+
+    #[test]
+    fn bands_double_from_twenty_milliseconds_on() {
+        let bands = [0.0, 0.019, 0.0201, 0.0399, 0.0401, 0.0801, 40.0, 41.0, 1e9, f64::NAN].map(band);
+        assert_eq!(bands, [0, 0, 0, 0, 1, 2, 10, 11, 11, 0]);
     }
 
     #[test]
