@@ -284,9 +284,10 @@ impl Connection {
 }
 
 fn broken(error: &io::Error, otherwise: Broken) -> Broken {
-    match error.kind() {
-        io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe => Broken::Reset,
-        _ => otherwise,
+    if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) {
+        Broken::Reset
+    } else {
+        otherwise
     }
 }
 

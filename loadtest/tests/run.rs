@@ -1,4 +1,5 @@
 //! Whole runs against the simulated engine: what each fault looks like to the generator, and that right is right.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panic, in its helpers too")]
 
 use std::time::Duration;
 

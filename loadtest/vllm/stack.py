@@ -57,6 +57,14 @@ class Process:
     def alive(self):
         return self.popen.poll() is None
 
+    def group_alive(self):
+        """True while any process of the group is left, the first one's children included."""
+        try:
+            os.killpg(self.popen.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
     def signal_group(self, number):
         try:
             os.killpg(self.popen.pid, number)
@@ -74,14 +82,15 @@ class Process:
         return at
 
     def stop(self):
-        """SIGTERM, then SIGKILL for what is left. Returns the exit status."""
+        """SIGTERM, then SIGKILL for what is left. Returns the exit status of the first process."""
         if self.alive():
-            self.signal_group(signal.SIGTERM)
-            try:
-                self.popen.wait(STOP_S_MAX)
-            except subprocess.TimeoutExpired:
-                print(f"{self.name} did not stop in {STOP_S_MAX:.0f} s; killed", flush=True)
-        self.signal_group(signal.SIGKILL)
+            self.popen.terminate()
+        limit = time.monotonic() + STOP_S_MAX
+        while time.monotonic() < limit and (self.alive() or self.group_alive()):
+            time.sleep(POLL_S)     # the last of the group removes its shared memory
+        if self.group_alive():
+            print(f"{self.name} did not stop in {STOP_S_MAX:.0f} s; killed", flush=True)
+            self.kill()
         return self.popen.wait()
 
     def tail(self):
@@ -143,7 +152,8 @@ class Stack:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         for process in reversed(self._processes):
-            process.signal_group(signal.SIGTERM)
+            if process.alive():
+                process.popen.terminate()
         for process in reversed(self._processes):
             process.stop()
 

@@ -227,6 +227,7 @@ pub(crate) enum Part {
 /// The faults of one request, resolved. The default is an engine without fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plan {
+    pub(crate) accept_delay: Duration,
     pub(crate) head_delay: Duration,
     pub(crate) first_token_delay: Duration,
     pub(crate) cut: Cut,
@@ -243,6 +244,7 @@ pub(crate) struct Plan {
 impl Default for Plan {
     fn default() -> Self {
         Self {
+            accept_delay: Duration::ZERO,
             head_delay: Duration::ZERO,
             first_token_delay: Duration::ZERO,
             cut: Cut::Never,
@@ -262,7 +264,7 @@ impl Plan {
     /// Adds a fault; of two that contradict each other the later holds.
     pub(crate) fn add(&mut self, fault: Fault) {
         match fault {
-            Fault::SlowAccept { .. } => {}
+            Fault::SlowAccept { ms } => self.accept_delay = Duration::from_millis(ms.into()),
             Fault::DelayHead { ms } => self.head_delay = Duration::from_millis(ms.into()),
             Fault::DelayFirstToken { ms } => self.first_token_delay = Duration::from_millis(ms.into()),
             Fault::HangBeforeHead => self.cut = Cut::BeforeHead(CutKind::Hang),

@@ -188,7 +188,7 @@ impl Connection {
                 return;
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 
     /// Waits, without reading, for the first byte of the next request or the peer's close.

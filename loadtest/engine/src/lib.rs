@@ -13,6 +13,7 @@ pub mod fault;
 mod http;
 mod metrics;
 pub mod openai;
+mod pages;
 mod pump;
 mod record;
 mod serve;

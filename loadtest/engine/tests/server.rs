@@ -1,4 +1,5 @@
 //! The mock server on real sockets: the answers of vLLM, and each fault as it arrives at a client.
+#![allow(clippy::unwrap_used, reason = "a test may fail by panic, in its helpers too")]
 
 use std::{
     io::{ErrorKind, Read, Write},
