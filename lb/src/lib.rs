@@ -1,1 +1,36 @@
-//! WIP
+//! The data plane and the server around it: everything that touches the kernel, the clock or the network.
+//!
+//! Reading order: [`server`] (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
+//! eight steps), then the rooms each step enters.
+
+mod body;
+pub mod cli;
+mod conn;
+mod control;
+mod decide;
+mod endpoints;
+mod error;
+mod exchange;
+mod forward;
+mod http1;
+mod io;
+mod local;
+mod log;
+mod mailbox;
+mod metrics;
+mod openai;
+mod peer;
+mod plan;
+mod server;
+mod settings;
+mod shard;
+mod sys;
+mod tags;
+mod upstream;
+
+pub use io::{Driver, DriverInUse};
+
+/// Microseconds of the process clock: monotonic, the same on every thread.
+pub(crate) fn clock_us() -> u64 {
+    io::now_us()
+}

@@ -1,0 +1,276 @@
+//! One client connection: takes requests off it, in order, until either side has had enough.
+
+use std::io as std_io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use config::snapshot::PoolScope;
+
+use crate::error::{Refused, push_error_object, reason};
+use crate::exchange::{self, After};
+use crate::http1::rewrite::{push_decimal, push_header};
+use crate::http1::{RequestHead, Version};
+use crate::io::{self, Buf, Conn, Listener, Out, SizeClass, Stop, until};
+use crate::shard::Shard;
+
+/// After an answer that could not wait for the end of the request, this much more is read so that the client sees it.
+const LINGER_BYTES_MAX: usize = 1 << 20;
+/// And for this long.
+const LINGER: Duration = Duration::from_secs(1);
+/// Rest after a failed accept (out of descriptors, mostly): the backlog keeps what comes meanwhile.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Takes connections for ever, or until the thread drains.
+pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, scope: Rc<PoolScope>) {
+    loop {
+        match listener.accept(&shard.reactor).await {
+            Ok((conn, peer)) => admit(&shard, conn, peer, &scope),
+            Err(_) if shard.draining.get() => return,
+            Err(_) => {
+                shard.metrics.borrow_mut().accept_errors += 1;
+                io::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, scope: &Rc<PoolScope>) {
+    {
+        let mut metrics = shard.metrics.borrow_mut();
+        if metrics.connections_open >= shard.settings.connections_per_thread_max as u64 {
+            metrics.connections_refused += 1;
+            return;
+        }
+        metrics.connections_accepted += 1;
+        metrics.connections_open += 1;
+    }
+    let open = OpenConnection { shard: shard.clone() };
+    let client = Client {
+        conn,
+        peer,
+        inbox: Buf::pooled(SizeClass::Small),
+        head: RequestHead::default(),
+        out: Out::default(),
+        scope: scope.clone(),
+    };
+    io::spawn(async move {
+        if io::catching(serve(open.shard.clone(), client)).await.is_err() {
+            open.shard.metrics.borrow_mut().panics += 1;
+        }
+    });
+}
+
+/// Counts a connection until it is dropped.
+struct OpenConnection {
+    shard: Rc<Shard>,
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.shard.metrics.borrow_mut().connections_open -= 1;
+    }
+}
+
+/// A client connection and what has been received on it.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) conn: Conn,
+    pub(crate) peer: SocketAddr,
+    /// Received and not yet used; a request begins at its start.
+    pub(crate) inbox: Buf,
+    /// The head of the current request.
+    pub(crate) head: RequestHead,
+    /// For what is sent.
+    pub(crate) out: Out,
+    /// The pools that may serve it.
+    pub(crate) scope: Rc<PoolScope>,
+}
+
+async fn serve(shard: Rc<Shard>, mut client: Client) {
+    loop {
+        match client.receive_head(&shard).await {
+            Ok(Incoming::Request) => {}
+            Ok(Incoming::Closed) => return,
+            Err(refused) => {
+                exchange::refuse_head(&shard, &mut client, &refused).await;
+                client.linger().await;
+                return;
+            }
+        }
+        match exchange::run(&shard, &mut client).await {
+            After::KeepAlive => {}
+            After::Close => {
+                client.conn.shutdown().await;
+                return;
+            }
+            After::Linger => {
+                client.linger().await;
+                return;
+            }
+            After::Abort => return,
+        }
+    }
+}
+
+enum Incoming {
+    /// `head` is filled.
+    Request,
+    /// The client has gone, or has been idle for too long.
+    Closed,
+}
+
+impl Client {
+    async fn receive_head(&mut self, shard: &Shard) -> Result<Incoming, Refused> {
+        let settings = &shard.settings;
+        let mut parsed_to = 0;
+        let first_byte_pending = self.inbox.is_empty();
+        self.conn.watch().arm(if first_byte_pending { settings.client_idle_timeout } else { settings.request_head_timeout });
+        loop {
+            // Parsing again only makes sense when a line has ended.
+            if memchr::memchr(b'\n', &self.inbox[parsed_to..]).is_some() {
+                self.skip_empty_lines();
+                if self.head.parse(&self.inbox).map_err(Refused::Head)? {
+                    self.conn.watch().disarm();
+                    return Ok(Incoming::Request);
+                }
+                parsed_to = self.inbox.len();
+            }
+            if self.inbox.len() >= settings.request_head_bytes_max {
+                return Err(Refused::HeadTooLong(settings.request_head_bytes_max));
+            }
+            let was_empty = self.inbox.is_empty();
+            if self.inbox.room() == 0 {
+                self.inbox.reserve(self.inbox.len());
+            }
+            match self.receive(None).await {
+                Ok(0) | Err(Fault::Io) => return Ok(Incoming::Closed),
+                Ok(_) if was_empty => self.conn.watch().arm(settings.request_head_timeout),
+                Ok(_) => {}
+                Err(Fault::Stopped(_)) if was_empty => return Ok(Incoming::Closed),
+                Err(Fault::Stopped(_)) => return Err(Refused::HeadTimeout),
+            }
+        }
+    }
+
+    /// A robust server ignores an empty line before a request (RFC 9112, 2.2).
+    fn skip_empty_lines(&mut self) {
+        let empty = self.inbox.iter().take(4).take_while(|b| matches!(b, b'\r' | b'\n')).count();
+        self.inbox.consume(empty);
+    }
+
+    /// Receives more into the inbox, within the deadline that is armed. On a stop the received bytes are lost.
+    pub(crate) async fn receive(&mut self, leave_early: Option<&io::Watch>) -> Result<usize, Fault> {
+        let watch = self.conn.watch_shared();
+        let buf = std::mem::take(&mut self.inbox);
+        let kept = buf.len();
+        match until(self.conn.recv(buf), leave_early, &watch).await {
+            Ok((Ok(n), buf)) => {
+                self.inbox = buf;
+                debug_assert!(self.inbox.len() == kept + n);
+                Ok(n)
+            }
+            Ok((Err(_), buf)) => {
+                self.inbox = buf;
+                Err(Fault::Io)
+            }
+            Err(stop) => Err(Fault::Stopped(stop)),
+        }
+    }
+
+    /// Sends what is in `out`, within `timeout` of the client reading nothing.
+    pub(crate) async fn send(&mut self, timeout: Duration) -> Result<(), Fault> {
+        let watch = self.conn.watch_shared();
+        watch.arm(timeout);
+        let out = std::mem::take(&mut self.out);
+        let sent = until(self.conn.send(out), None, &watch).await;
+        watch.disarm();
+        match sent {
+            Ok((result, out)) => {
+                self.out = out;
+                result.map_err(|_: std_io::Error| Fault::Io)
+            }
+            Err(stop) => Err(Fault::Stopped(stop)),
+        }
+    }
+
+    /// Ends our side, then reads on for a moment: closing with unread bytes would make the kernel reset the
+    /// connection and take our answer with it.
+    pub(crate) async fn linger(mut self) {
+        self.conn.shutdown().await;
+        self.conn.watch().arm(LINGER);
+        let mut read = 0;
+        while read < LINGER_BYTES_MAX {
+            self.inbox = Buf::pooled(SizeClass::Medium);
+            match self.receive(None).await {
+                Ok(0) | Err(_) => return,
+                Ok(n) => read += n,
+            }
+        }
+    }
+
+    /// Puts a whole answer of ours into `out`.
+    pub(crate) fn put_answer(&mut self, answer: &LocalAnswer<'_>) {
+        self.out.clear();
+        let version = self.head.version;
+        self.out.small_with(|to| {
+            push_status_line(to, answer.status, reason(answer.status).as_bytes());
+            push_header(to, b"content-type", b"application/json");
+            to.extend_from_slice(b"content-length: ");
+            push_decimal(to, answer.body.len() as u64);
+            to.extend_from_slice(b"\r\n");
+            push_connection(to, version, answer.after);
+            for (name, value) in answer.headers {
+                push_header(to, name.as_bytes(), value);
+            }
+            to.extend_from_slice(b"\r\n");
+            if answer.with_body {
+                to.extend_from_slice(answer.body);
+            }
+        });
+    }
+}
+
+/// An answer that comes from us.
+pub(crate) struct LocalAnswer<'a> {
+    pub(crate) status: u16,
+    pub(crate) body: &'a [u8],
+    pub(crate) headers: &'a [(&'a str, &'a [u8])],
+    pub(crate) after: After,
+    /// False for HEAD.
+    pub(crate) with_body: bool,
+}
+
+/// Appends the status line.
+pub(crate) fn push_status_line(to: &mut Vec<u8>, status: u16, reason: &[u8]) {
+    to.extend_from_slice(b"HTTP/1.1 ");
+    push_decimal(to, u64::from(status));
+    to.push(b' ');
+    to.extend_from_slice(reason);
+    to.extend_from_slice(b"\r\n");
+}
+
+/// Appends `Connection` where it says anything.
+pub(crate) fn push_connection(to: &mut Vec<u8>, version: Version, after: After) {
+    match (after, version) {
+        (After::KeepAlive, Version::Http11) => {}
+        (After::KeepAlive, Version::Http10) => push_header(to, b"connection", b"keep-alive"),
+        (After::Close | After::Linger | After::Abort, _) => push_header(to, b"connection", b"close"),
+    }
+}
+
+/// Appends the in-band error event that ends a stream whose upstream failed.
+pub(crate) fn push_error_event(to: &mut Vec<u8>, message: &str, code: &str) {
+    to.extend_from_slice(b"data: ");
+    push_error_object(to, message, "server_error", None, code);
+    to.extend_from_slice(b"\n\n");
+}
+
+/// Why a client connection is of no more use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The kernel says so.
+    Io,
+    /// A wait ended.
+    Stopped(Stop),
+}

@@ -1,0 +1,379 @@
+//! The one place where policy and predictor meet: a request and the endpoints of its pool become a choice.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use config::snapshot::{DestinationKind, Pool, PoolScope, ServedModel, Snapshot};
+use policy::{Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rule, RuleIndex, Signal, Target};
+use predictor::fleet::{Fleet, Plan as Overlaps};
+use predictor::prefix::chain::Chain;
+use predictor::ttft::Prediction;
+
+use crate::endpoints::{Endpoint, Table};
+use crate::error::Refused;
+use crate::http1::head::Headers;
+use crate::openai::{Request, prompt};
+use crate::plan::{EndpointId, Plan};
+
+/// What a request asks, as far as the decision goes.
+pub(crate) struct Question<'a> {
+    pub(crate) request: &'a Request,
+    pub(crate) body: &'a [u8],
+    pub(crate) facts: policy::Request<'a>,
+    pub(crate) now_us: u64,
+    pub(crate) seed: u64,
+    /// Endpoints that have failed this request already.
+    pub(crate) tried: &'a [EndpointId],
+}
+
+/// Where a request goes, and why.
+#[derive(Debug)]
+pub(crate) struct Choice {
+    pub(crate) endpoint: Rc<Endpoint>,
+    pub(crate) target: Target,
+    pub(crate) rule: RuleIndex,
+    pub(crate) upstream_model: String,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) overlap_tokens: u32,
+    pub(crate) prediction: Option<Prediction>,
+    pub(crate) chain: Chain,
+}
+
+/// What this thread knows about endpoints.
+pub(crate) struct Knowledge<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) table: &'a Table,
+    pub(crate) fleet: &'a mut Fleet,
+    pub(crate) memory: &'a mut Memory,
+    pub(crate) block_bytes: u32,
+}
+
+/// Allocations that are used again from decision to decision.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    scratch: policy::Scratch,
+    prompts: Vec<Prompt>,
+    chains: Vec<Chain>,
+}
+
+impl Memory {
+    /// Gives a chain back.
+    pub(crate) fn recycle(&mut self, chain: Chain) {
+        if self.chains.len() < 64 {
+            self.chains.push(chain);
+        }
+    }
+}
+
+/// The prompt as one upstream model sees it.
+#[derive(Debug, Default)]
+struct Prompt {
+    upstream_model: String,
+    chain: Chain,
+    overlaps: Overlaps,
+}
+
+/// The pool a model name belongs to.
+pub(crate) fn pool_of<'a>(snapshot: &'a Snapshot, model: &str, scope: &PoolScope) -> Result<(usize, &'a Pool), Refused> {
+    snapshot.pool_for(model, scope).ok_or_else(|| Refused::ModelNotFound(shortened(model)))
+}
+
+/// Decides. The facts' prompt length is estimated here for each model in play.
+pub(crate) fn decide(pool: &Pool, question: &Question<'_>, knowledge: &mut Knowledge<'_>) -> Result<Choice, Refused> {
+    if question.request.model.is_empty() {
+        return decide_without_model(pool, question, knowledge);
+    }
+    let program = &pool.program;
+    let mut facts = question.facts;
+    let first_model = first_upstream_model(&knowledge.plan.snapshot, pool, facts.model);
+    let first = knowledge.prompt(question, first_model.unwrap_or(facts.model));
+    facts.prompt_tokens = f64::from(knowledge.memory.prompts[first].overlaps.prompt_tokens());
+
+    let rule = program.match_rule(&facts);
+    let targets = program.targets(rule, facts.model);
+    let mut seats = Vec::with_capacity(8);
+    for &target in targets {
+        seat_endpoints(pool, target, question, knowledge, &mut seats);
+    }
+    let judged = judge(pool, rule, &facts, &seats, question, knowledge, Suspects::Avoided);
+    let judged = match judged {
+        Err(Refusal::NoReadyEndpoint) => judge(pool, rule, &facts, &seats, question, knowledge, Suspects::Allowed),
+        Ok(_) | Err(_) => judged,
+    };
+    let outcome = match judged {
+        Ok(index) => Ok(choice(&seats[index], rule, knowledge)),
+        Err(refusal) => Err(refused(pool, rule, facts.model, &refusal)),
+    };
+    knowledge.memory.release_prompts();
+    outcome
+}
+
+/// A request that names no model goes to the pool's first ready endpoint; no rule can say anything about it.
+fn decide_without_model(pool: &Pool, question: &Question<'_>, knowledge: &Knowledge<'_>) -> Result<Choice, Refused> {
+    let sets = pool.destinations.iter().enumerate().filter_map(|(index, destination)| match destination.kind {
+        DestinationKind::WorkerSet(set) => Some((index, knowledge.plan.worker_sets.get(set)?)),
+        DestinationKind::Provider(_) => None,
+    });
+    let mut ids = sets.flat_map(|(index, ids)| ids.iter().map(move |&id| (index, id)));
+    let found = ids.find_map(|(index, id)| {
+        let endpoint = knowledge.table.endpoint(id)?;
+        let usable = endpoint.is_ready(question.now_us) && !question.tried.contains(&id);
+        usable.then(|| (u16::try_from(index).unwrap_or(u16::MAX), endpoint.clone()))
+    });
+    let (destination, endpoint) = found.ok_or(Refused::NoEndpointForPath)?;
+    Ok(Choice {
+        endpoint,
+        target: Target { destination, model: 0 },
+        rule: pool.program.match_rule(&question.facts),
+        upstream_model: String::new(),
+        prompt_tokens: 0,
+        overlap_tokens: 0,
+        prediction: None,
+        chain: Chain::default(),
+    })
+}
+
+/// Whether endpoints that were just seen failing may be used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Suspects {
+    Avoided,
+    Allowed,
+}
+
+/// One endpoint for one model, before judging.
+struct Seat {
+    endpoint: Rc<Endpoint>,
+    target: Target,
+    /// Index in [`Memory::prompts`].
+    prompt: usize,
+    cost_per_million: Option<f64>,
+    context_window: Option<u32>,
+}
+
+fn seat_endpoints(pool: &Pool, target: Target, question: &Question<'_>, knowledge: &mut Knowledge<'_>, seats: &mut Vec<Seat>) {
+    let plan = knowledge.plan;
+    let Some(destination) = pool.destinations.get(usize::from(target.destination)) else { return };
+    let Some(model) = plan.snapshot.model(pool, target) else { return };
+    let prompt = knowledge.prompt(question, &model.upstream_name);
+    let cost_per_million = cost(model, question, knowledge.memory.prompts[prompt].overlaps.prompt_tokens());
+    let mut seat = |id: EndpointId| {
+        if question.tried.contains(&id) {
+            return;
+        }
+        if let Some(endpoint) = knowledge.table.endpoint(id) {
+            let endpoint = endpoint.clone();
+            seats.push(Seat { endpoint, target, prompt, cost_per_million, context_window: model.context_window });
+        }
+    };
+    match destination.kind {
+        DestinationKind::WorkerSet(index) => plan.worker_sets.get(index).into_iter().flatten().for_each(|&id| seat(id)),
+        DestinationKind::Provider(index) => plan.providers.get(index).copied().flatten().into_iter().for_each(seat),
+    }
+}
+
+/// Price of a million tokens of this request: prompt and answer by their expected lengths.
+fn cost(model: &ServedModel, question: &Question<'_>, prompt_tokens: u32) -> Option<f64> {
+    let cost = model.cost.as_ref()?;
+    let prompt = f64::from(prompt_tokens.max(1));
+    // Where the request names no limit, answers are taken to be as long as a typical chat answer.
+    let answer = question.request.output_tokens_max.unwrap_or(350) as f64;
+    Some((cost.input_per_million * prompt + cost.output_per_million * answer) / (prompt + answer))
+}
+
+fn judge(
+    pool: &Pool,
+    rule: RuleIndex,
+    facts: &policy::Request<'_>,
+    seats: &[Seat],
+    question: &Question<'_>,
+    knowledge: &mut Knowledge<'_>,
+    suspects: Suspects,
+) -> Result<usize, Refusal<'static>> {
+    let Memory { scratch, prompts, .. } = &mut *knowledge.memory;
+    let fleet = &*knowledge.fleet;
+    let views: Vec<View<'_>> = seats
+        .iter()
+        .map(|seat| View { seat, fleet, overlaps: &prompts[seat.prompt].overlaps, suspects, now_us: question.now_us, prediction: Cell::new(None) })
+        .collect();
+    match policy::decide(&pool.program, rule, facts, &views, question.seed, scratch) {
+        Decision::Chosen { candidate, .. } => Ok(candidate),
+        Decision::Refused(refusal) => Err(match refusal {
+            Refusal::ModelNotFound => Refusal::ModelNotFound,
+            Refusal::NoReadyEndpoint => Refusal::NoReadyEndpoint,
+            Refusal::Overloaded { exclude } => Refusal::Overloaded { exclude },
+            // Its texts are read from the rule again.
+            Refusal::Denied { status, .. } => Refusal::Denied { status, code: "", message: "" },
+        }),
+    }
+}
+
+fn choice(seat: &Seat, rule: RuleIndex, knowledge: &mut Knowledge<'_>) -> Choice {
+    let prompt = &mut knowledge.memory.prompts[seat.prompt];
+    let id = seat.endpoint.spec.id.0;
+    Choice {
+        endpoint: seat.endpoint.clone(),
+        target: seat.target,
+        rule,
+        upstream_model: prompt.upstream_model.clone(),
+        prompt_tokens: prompt.overlaps.prompt_tokens(),
+        overlap_tokens: prompt.overlaps.overlap_tokens(id),
+        prediction: knowledge.fleet.predict(&prompt.overlaps, id),
+        chain: std::mem::take(&mut prompt.chain),
+    }
+}
+
+fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>) -> Refused {
+    let decided = pool.program.rule(rule);
+    match refusal {
+        Refusal::ModelNotFound => Refused::ModelNotFound(shortened(model)),
+        Refusal::NoReadyEndpoint => Refused::NoReadyEndpoint { model: shortened(model), rule: decided.name.clone() },
+        Refusal::Overloaded { exclude } => Refused::Overloaded {
+            rule: decided.name.clone(),
+            exclude: exclude.and_then(|index| exclude_name(decided, index)),
+        },
+        Refusal::Denied { .. } => match &decided.action {
+            Action::Deny(deny) => Refused::Denied {
+                status: deny.status,
+                code: deny.code.clone(),
+                message: deny.message.clone(),
+                rule: decided.name.clone(),
+            },
+            Action::Route(_) => Refused::Internal,
+        },
+    }
+}
+
+fn exclude_name(rule: &Rule, index: u16) -> Option<String> {
+    match &rule.action {
+        Action::Route(route) => route.exclude.get(usize::from(index)).map(|entry| entry.name.clone()),
+        Action::Deny(_) => None,
+    }
+}
+
+/// A name as an error may show it: clients send anything.
+fn shortened(model: &str) -> String {
+    model.chars().take(200).collect()
+}
+
+fn first_upstream_model<'a>(snapshot: &'a Snapshot, pool: &'a Pool, model: &str) -> Option<&'a str> {
+    pool.destinations
+        .iter()
+        .flat_map(|destination| snapshot.models(destination.kind))
+        .find(|served| served.names.iter().any(|name| name == model))
+        .map(|served| served.upstream_name.as_str())
+}
+
+impl Knowledge<'_> {
+    /// The prompt as `upstream_model` sees it, made when it is first asked for.
+    fn prompt(&mut self, question: &Question<'_>, upstream_model: &str) -> usize {
+        let prompts = &mut self.memory.prompts;
+        if let Some(index) = prompts.iter().position(|prompt| prompt.upstream_model == upstream_model) {
+            return index;
+        }
+        let recycled = self.memory.chains.pop().unwrap_or_default();
+        let chain = prompt::chain(question.request, question.body, upstream_model, self.block_bytes, recycled);
+        let mut overlaps = Overlaps::default();
+        let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
+        self.fleet.plan(&mut overlaps, &chain, tokens, question.now_us);
+        prompts.push(Prompt { upstream_model: upstream_model.to_owned(), chain, overlaps });
+        prompts.len() - 1
+    }
+}
+
+impl Memory {
+    fn release_prompts(&mut self) {
+        while let Some(prompt) = self.prompts.pop() {
+            self.recycle(prompt.chain);
+        }
+    }
+}
+
+/// Predictions closer than this are taken as equal, however unsure the predictor is: a wider band gives warm caches away.
+const NEAR_RATIO: f64 = 0.05;
+
+/// An endpoint as the policy looks at it. Values are found when asked for.
+struct View<'a> {
+    seat: &'a Seat,
+    fleet: &'a Fleet,
+    overlaps: &'a Overlaps,
+    suspects: Suspects,
+    now_us: u64,
+    prediction: Cell<Option<Option<Prediction>>>,
+}
+
+impl View<'_> {
+    fn id(&self) -> u32 {
+        self.seat.endpoint.spec.id.0
+    }
+
+    fn prediction(&self) -> Option<Prediction> {
+        if let Some(known) = self.prediction.get() {
+            return known;
+        }
+        let prediction = self.fleet.predict(self.overlaps, self.id());
+        self.prediction.set(Some(prediction));
+        prediction
+    }
+}
+
+impl Candidate for View<'_> {
+    fn target(&self) -> Target {
+        self.seat.target
+    }
+
+    fn backend(&self) -> Backend {
+        self.seat.endpoint.spec.backend
+    }
+
+    fn ready(&self) -> bool {
+        let endpoint = &self.seat.endpoint;
+        endpoint.is_ready(self.now_us) || (self.suspects == Suspects::Allowed && endpoint.is_suspect(self.now_us))
+    }
+
+    fn at_limit(&self) -> bool {
+        self.seat.endpoint.spec.in_flight_max.is_some_and(|max| self.fleet.in_flight(self.id()) >= max)
+    }
+
+    fn signal(&self, signal: Signal) -> Option<f64> {
+        let local = self.backend() == Backend::Local;
+        match signal {
+            Signal::QueuedPrompts { window_s } if local => {
+                self.fleet.queued_prompts_mean(self.now_us, self.id(), u32::from(window_s))
+            }
+            Signal::RunningPrompts if local => self.fleet.running(self.id()),
+            Signal::KvCacheUsage if local => self.fleet.kv_usage_ratio(self.id()),
+            Signal::PrefixOverlap if local => Some(self.overlaps.overlap_ratio(self.id())),
+            Signal::QueuedPrompts { .. } | Signal::RunningPrompts | Signal::KvCacheUsage | Signal::PrefixOverlap => None,
+            Signal::InFlight => Some(f64::from(self.fleet.in_flight(self.id()))),
+            Signal::PredictedTtft => self.prediction().map(|prediction| prediction.ttft_us as f64),
+            // The length of an answer is not predicted yet.
+            Signal::PredictedLatency => None,
+            Signal::ErrorRate { window_s } => self.seat.endpoint.error_ratio(self.now_us, window_s),
+            Signal::CostPerMillionTokens => self.seat.cost_per_million,
+            Signal::ContextWindow => self.seat.context_window.map(f64::from),
+        }
+    }
+
+    fn rank(&self, signal: Signal) -> Option<f64> {
+        match signal {
+            Signal::PredictedTtft => self.prediction().map(|prediction| prediction.cost_us as f64),
+            other => self.signal(other),
+        }
+    }
+
+    fn uncertainty(&self) -> f64 {
+        self.prediction().map_or(0.0, |prediction| prediction.error_ratio.min(NEAR_RATIO))
+    }
+}
+
+/// The request's headers, for conditions on them.
+pub(crate) struct HeadersOf<'a> {
+    pub(crate) headers: &'a Headers,
+    pub(crate) buffer: &'a [u8],
+}
+
+impl HeaderLookup for HeadersOf<'_> {
+    fn any_value(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
+        self.headers.all(self.buffer, name).any(test)
+    }
+}

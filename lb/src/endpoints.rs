@@ -1,0 +1,263 @@
+//! What one data thread knows about each endpoint beside the predictor's beliefs: is it ready, how many requests are in
+//! flight, which connections are kept.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::io::Conn;
+use crate::mailbox::Readiness;
+use crate::plan::{EndpointId, EndpointSpec, Plan};
+
+/// Most idle connections kept to one endpoint by one data thread.
+const IDLE_CONNECTIONS_MAX: usize = 1_024;
+
+/// One endpoint on this thread. Outlives its place in the plan for as long as a request uses it.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) spec: Arc<EndpointSpec>,
+    readiness: Cell<Readiness>,
+    /// Not to be used before this time: a failure was just seen here, and the control thread is looking into it.
+    suspect_until_us: Cell<u64>,
+    in_flight: Cell<u32>,
+    idle: RefCell<Vec<IdleConn>>,
+    answers: RefCell<AnswerWindow>,
+}
+
+/// Answers and failures of the last 31 seconds, by the second.
+#[derive(Debug, Clone, Default)]
+struct AnswerWindow {
+    /// `(second, answers, failures)`; a slot of another second is empty.
+    slots: [(u64, u32, u32); 31],
+}
+
+impl AnswerWindow {
+    fn add(&mut self, now_us: u64, failures: u32) {
+        let second = now_us / 1_000_000;
+        let slot = &mut self.slots[(second % 31) as usize];
+        if slot.0 != second {
+            *slot = (second, 0, 0);
+        }
+        slot.1 += 1;
+        slot.2 += failures;
+    }
+
+    fn failed_ratio(&self, now_us: u64, window_s: u16) -> Option<f64> {
+        let from = (now_us / 1_000_000).saturating_sub(u64::from(window_s));
+        let inside = self.slots.iter().filter(|slot| slot.0 >= from);
+        let (answers, failures) = inside.fold((0_u64, 0_u64), |sum, slot| (sum.0 + u64::from(slot.1), sum.1 + u64::from(slot.2)));
+        (answers > 0).then(|| failures as f64 / answers as f64)
+    }
+}
+
+#[derive(Debug)]
+struct IdleConn {
+    conn: Conn,
+    since_us: u64,
+}
+
+/// How long an endpoint is avoided by the thread that saw it fail, until the control thread has found out more.
+const SUSPECT_US: u64 = 1_000_000;
+
+impl Endpoint {
+    fn new(spec: Arc<EndpointSpec>) -> Rc<Self> {
+        let readiness = match (&spec.unusable, spec.backend) {
+            // Hosted providers are not probed: they are ready until they fail.
+            (None, policy::Backend::External) => Readiness::Ready,
+            (None, policy::Backend::Local) => Readiness::Unknown,
+            (Some(_), _) => Readiness::NotReady,
+        };
+        Rc::new(Self {
+            spec,
+            readiness: Cell::new(readiness),
+            suspect_until_us: Cell::new(0),
+            in_flight: Cell::new(0),
+            idle: RefCell::default(),
+            answers: RefCell::default(),
+        })
+    }
+
+    /// Whether requests may go here now.
+    pub(crate) fn is_ready(&self, now_us: u64) -> bool {
+        self.readiness.get() == Readiness::Ready && self.suspect_until_us.get() <= now_us
+    }
+
+    /// Ready, but just seen failing: used only when nothing better is left.
+    pub(crate) fn is_suspect(&self, now_us: u64) -> bool {
+        self.readiness.get() == Readiness::Ready && self.suspect_until_us.get() > now_us
+    }
+
+    /// Keeps new requests away for a moment.
+    pub(crate) fn suspect(&self, now_us: u64) {
+        self.suspect_until_us.set(now_us + SUSPECT_US);
+    }
+
+    /// What the control thread has found out.
+    pub(crate) fn set_readiness(&self, readiness: Readiness) {
+        self.readiness.set(readiness);
+        self.suspect_until_us.set(0);
+        match readiness {
+            Readiness::Ready => {}
+            Readiness::NotReady | Readiness::Unknown => self.idle.borrow_mut().clear(),
+        }
+    }
+
+    /// A request was answered here.
+    pub(crate) fn answered(&self, now_us: u64) {
+        self.answers.borrow_mut().add(now_us, 0);
+    }
+
+    /// A request failed here.
+    pub(crate) fn failed(&self, now_us: u64) {
+        self.answers.borrow_mut().add(now_us, 1);
+    }
+
+    /// Share of this thread's requests that failed here in the last `window_s` seconds; unknown when there were none.
+    pub(crate) fn error_ratio(&self, now_us: u64, window_s: u16) -> Option<f64> {
+        self.answers.borrow().failed_ratio(now_us, window_s)
+    }
+
+    /// Requests of this thread in flight here.
+    pub(crate) fn in_flight(&self) -> u32 {
+        self.in_flight.get()
+    }
+
+    /// A kept connection that is still good: not closed by the peer, not idle for too long.
+    pub(crate) fn take_idle(&self, now_us: u64, keep_alive_us: u64) -> Option<Conn> {
+        let mut idle = self.idle.borrow_mut();
+        while let Some(kept) = idle.pop() {
+            if !kept.conn.watch().is_gone() && now_us.saturating_sub(kept.since_us) < keep_alive_us {
+                return Some(kept.conn);
+            }
+        }
+        None
+    }
+
+    /// Keeps a connection whose exchange has ended cleanly.
+    pub(crate) fn keep(&self, conn: Conn, now_us: u64) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < IDLE_CONNECTIONS_MAX && !conn.watch().is_gone() && self.readiness.get() == Readiness::Ready {
+            conn.watch().disarm();
+            idle.push(IdleConn { conn, since_us: now_us });
+        }
+    }
+
+    /// Closes what has been idle for too long or was closed by the peer. The oldest stand first.
+    pub(crate) fn close_stale(&self, now_us: u64, keep_alive_us: u64) {
+        let mut idle = self.idle.borrow_mut();
+        if !idle.is_empty() {
+            idle.retain(|kept| {
+                !kept.conn.watch().is_gone() && now_us.saturating_sub(kept.since_us) < keep_alive_us
+            });
+        }
+    }
+
+    /// Kept connections.
+    pub(crate) fn idle_connections(&self) -> usize {
+        self.idle.borrow().len()
+    }
+}
+
+/// One request in flight at an endpoint: counted from its making to its drop, on every path.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    endpoint: Rc<Endpoint>,
+}
+
+impl Lease {
+    /// Counts a request.
+    pub(crate) fn new(endpoint: Rc<Endpoint>) -> Self {
+        endpoint.in_flight.set(endpoint.in_flight.get() + 1);
+        Self { endpoint }
+    }
+
+    /// Where the request is.
+    pub(crate) fn endpoint(&self) -> &Rc<Endpoint> {
+        &self.endpoint
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.endpoint.in_flight.set(self.endpoint.in_flight.get().saturating_sub(1));
+    }
+}
+
+/// All endpoints of the plan in force, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    slots: Vec<Option<Rc<Endpoint>>>,
+}
+
+/// What changed when a plan came into force.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    /// New endpoints.
+    pub(crate) added: Vec<Rc<Endpoint>>,
+    /// Endpoints that are no longer there (or were replaced at the same number).
+    pub(crate) removed: Vec<EndpointId>,
+}
+
+impl Table {
+    /// Takes over the endpoints of `plan`; those that stay keep their state.
+    pub(crate) fn apply(&mut self, plan: &Plan) -> Changes {
+        let mut changes = Changes::default();
+        let slots = plan.endpoints.len().max(self.slots.len());
+        self.slots.resize(slots, None);
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            let wanted = plan.endpoints.get(index).and_then(Option::as_ref);
+            let stays = match (slot.as_ref(), wanted) {
+                (Some(have), Some(want)) => have.spec.incarnation == want.incarnation,
+                (None, None) => true,
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+            if stays {
+                if let (Some(have), Some(want)) = (slot.as_ref(), wanted)
+                    && !Arc::ptr_eq(&have.spec, want)
+                {
+                    // The same server under new terms (limits, credential): its state goes on.
+                    *slot = Some(have.with_spec(want.clone()));
+                }
+                continue;
+            }
+            if let Some(gone) = slot.take() {
+                changes.removed.push(gone.spec.id);
+            }
+            if let Some(want) = wanted {
+                let endpoint = Endpoint::new(want.clone());
+                changes.added.push(endpoint.clone());
+                *slot = Some(endpoint);
+            }
+        }
+        changes
+    }
+
+    /// The endpoint with this number.
+    pub(crate) fn endpoint(&self, id: EndpointId) -> Option<&Rc<Endpoint>> {
+        self.slots.get(id.index())?.as_ref()
+    }
+
+    /// The endpoint with this number, if it is still the one that was meant.
+    pub(crate) fn incarnation(&self, id: EndpointId, incarnation: u64) -> Option<&Rc<Endpoint>> {
+        self.endpoint(id).filter(|endpoint| endpoint.spec.incarnation == incarnation)
+    }
+
+    /// All of them.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Rc<Endpoint>> {
+        self.slots.iter().flatten()
+    }
+}
+
+impl Endpoint {
+    /// The same endpoint with new terms. Requests in flight stay counted at the old one, which they hold.
+    fn with_spec(&self, spec: Arc<EndpointSpec>) -> Rc<Self> {
+        Rc::new(Self {
+            spec,
+            readiness: Cell::new(self.readiness.get()),
+            suspect_until_us: Cell::new(self.suspect_until_us.get()),
+            in_flight: Cell::new(0),
+            idle: RefCell::new(self.idle.take()),
+            answers: RefCell::new(self.answers.take()),
+        })
+    }
+}

@@ -1,0 +1,309 @@
+//! Every answer that we give instead of an upstream: one enum, one match to status and OpenAI error object.
+
+use crate::http1::HeadError;
+use crate::openai::request::Unreadable;
+use crate::openai::scan::push_json_string;
+
+/// Why a request is answered by us with an error. Values tell the place and the way out; never prompt text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// The head is no good.
+    Head(HeadError),
+    /// The head is longer than the limit in bytes.
+    HeadTooLong(usize),
+    /// The head did not come in time.
+    HeadTimeout,
+    /// The body is longer than the limit in bytes.
+    BodyTooLong(usize),
+    /// The body's chunked coding is broken.
+    BodyCoding(&'static str),
+    /// The body stopped coming.
+    BodyTimeout,
+    /// No memory left for bodies.
+    BodyBudget,
+    /// `Content-Encoding` that is not understood.
+    ContentEncoding,
+    /// No model can be read from the body.
+    Unreadable(Unreadable),
+    /// The path takes another method; the text is the `Allow` header.
+    Method(&'static str),
+    /// A path that has no model and no endpoint to go to.
+    NoEndpointForPath,
+    /// No credential, or an unknown one.
+    Unauthorized,
+    /// No destination serves the name.
+    ModelNotFound(String),
+    /// There are destinations, none is ready.
+    NoReadyEndpoint {
+        /// The model asked for.
+        model: String,
+        /// The rule that decided.
+        rule: String,
+    },
+    /// All candidates were dropped.
+    Overloaded {
+        /// The rule that decided.
+        rule: String,
+        /// The exclude entry that dropped most; `None` for limits.
+        exclude: Option<String>,
+    },
+    /// A rule refuses such requests.
+    Denied {
+        /// From the rule.
+        status: u16,
+        /// From the rule.
+        code: String,
+        /// From the rule.
+        message: String,
+        /// Its name.
+        rule: String,
+    },
+    /// Every attempt failed before the first byte.
+    Upstream(UpstreamError),
+    /// No configuration is in force yet.
+    NotConfigured,
+    /// A bug of ours; the connection ends.
+    Internal,
+}
+
+/// How an attempt failed before the first byte.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum UpstreamError {
+    /// No connection.
+    Connect,
+    /// The connection ended before an answer.
+    Reset,
+    /// No first byte in time.
+    Timeout,
+    /// An answer that is not HTTP/1.x, or whose head is too long.
+    BadAnswer,
+}
+
+/// How an error is shown.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    status: u16,
+    kind: &'static str,
+    code: &'static str,
+    param: Option<&'static str>,
+}
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+impl Refused {
+    fn shape(&self) -> Shape {
+        let shape = |status, kind, code| Shape { status, kind, code, param: None };
+        match self {
+            Self::Head(HeadError::TooManyHeaders) => shape(431, INVALID, "too_many_headers"),
+            Self::Head(HeadError::UnknownTransferCoding) => shape(501, INVALID, "unknown_transfer_coding"),
+            Self::Head(HeadError::Malformed(_) | HeadError::AmbiguousLength(_)) => shape(400, INVALID, "bad_request"),
+            Self::HeadTooLong(_) => shape(431, INVALID, "request_head_too_large"),
+            Self::HeadTimeout | Self::BodyTimeout => shape(408, INVALID, "request_timeout"),
+            Self::BodyTooLong(_) => shape(413, INVALID, "request_too_large"),
+            Self::BodyCoding(_) => shape(400, INVALID, "bad_chunked_body"),
+            Self::BodyBudget => shape(503, SERVER, "request_memory_exhausted"),
+            Self::ContentEncoding => shape(415, INVALID, "unsupported_content_encoding"),
+            Self::Unreadable(Unreadable::NotAnObject) => shape(400, INVALID, "invalid_json"),
+            Self::Unreadable(Unreadable::ModelMissing | Unreadable::ModelNotText) => {
+                Shape { status: 400, kind: INVALID, code: "missing_model", param: Some("model") }
+            }
+            Self::Method(_) => shape(405, INVALID, "method_not_allowed"),
+            Self::NoEndpointForPath | Self::NoReadyEndpoint { .. } => shape(503, SERVER, "no_ready_endpoint"),
+            Self::Unauthorized => shape(401, "authentication_error", "invalid_api_key"),
+            Self::ModelNotFound(_) => Shape { status: 404, kind: INVALID, code: "model_not_found", param: Some("model") },
+            Self::Overloaded { .. } => shape(429, "rate_limit_error", "overloaded"),
+            Self::Denied { status, .. } => shape(*status, "permission_error", ""),
+            Self::Upstream(UpstreamError::Timeout) => shape(504, SERVER, "upstream_timeout"),
+            Self::Upstream(UpstreamError::Connect) => shape(502, SERVER, "upstream_unreachable"),
+            Self::Upstream(UpstreamError::Reset) => shape(502, SERVER, "upstream_reset"),
+            Self::Upstream(UpstreamError::BadAnswer) => shape(502, SERVER, "upstream_bad_answer"),
+            Self::NotConfigured => shape(503, SERVER, "not_configured"),
+            Self::Internal => shape(500, SERVER, "internal_error"),
+        }
+    }
+
+    /// The HTTP status.
+    pub(crate) fn status(&self) -> u16 {
+        self.shape().status
+    }
+
+    /// The machine-readable code.
+    pub(crate) fn code(&self) -> &str {
+        match self {
+            Self::Denied { code, .. } => code,
+            _ => self.shape().code,
+        }
+    }
+
+    /// The outcome in the access log and the metrics.
+    pub(crate) fn outcome(&self) -> &'static str {
+        match self {
+            Self::Denied { .. } => "denied",
+            Self::Unauthorized => "unauthorized",
+            Self::ModelNotFound(_) => "model_not_found",
+            Self::NoReadyEndpoint { .. } | Self::NoEndpointForPath | Self::NotConfigured => "no_ready_endpoint",
+            Self::Overloaded { .. } => "overloaded",
+            Self::Upstream(_) => "upstream_error",
+            Self::BodyBudget => "memory_exhausted",
+            Self::Internal => "internal_error",
+            Self::Head(_)
+            | Self::HeadTooLong(_)
+            | Self::HeadTimeout
+            | Self::BodyTooLong(_)
+            | Self::BodyCoding(_)
+            | Self::BodyTimeout
+            | Self::ContentEncoding
+            | Self::Unreadable(_)
+            | Self::Method(_) => "bad_request",
+        }
+    }
+
+    /// Seconds after which trying again may help.
+    pub(crate) fn retry_after_s(&self) -> Option<u32> {
+        match self {
+            Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured => Some(1),
+            _ => None,
+        }
+    }
+
+    /// Whether the rest of the connection cannot be understood, or must not be waited for.
+    pub(crate) fn ends_connection(&self) -> bool {
+        matches!(
+            self,
+            Self::Head(_)
+                | Self::HeadTooLong(_)
+                | Self::HeadTimeout
+                | Self::BodyTooLong(_)
+                | Self::BodyCoding(_)
+                | Self::BodyTimeout
+                | Self::BodyBudget
+                | Self::Internal
+        )
+    }
+
+    fn message(&self) -> String {
+        match self {
+            Self::Head(HeadError::Malformed(part)) => format!("The request is not valid HTTP/1.1: bad {part}."),
+            Self::Head(HeadError::TooManyHeaders) => {
+                format!("The request has more than {} headers.", crate::http1::head::HEADERS_MAX)
+            }
+            Self::Head(HeadError::AmbiguousLength(what)) => format!("The length of the body is ambiguous: {what}."),
+            Self::Head(HeadError::UnknownTransferCoding) => "Only `Transfer-Encoding: chunked` is understood.".into(),
+            Self::HeadTooLong(max) => format!("The request head is longer than {max} bytes."),
+            Self::HeadTimeout => "The request head did not arrive in time.".into(),
+            Self::BodyTooLong(max) => format!("The request body is longer than the limit of {max} bytes."),
+            Self::BodyCoding(what) => format!("The chunked request body is broken: {what}."),
+            Self::BodyTimeout => "The request body stopped arriving.".into(),
+            Self::BodyBudget => "The server holds as many request bodies as it may; try again shortly.".into(),
+            Self::ContentEncoding => "This Content-Encoding is not understood; send the body uncompressed.".into(),
+            Self::Unreadable(Unreadable::NotAnObject) => "The request body is not a JSON object.".into(),
+            Self::Unreadable(Unreadable::ModelMissing) => "The request body has no `model`.".into(),
+            Self::Unreadable(Unreadable::ModelNotText) => "`model` must be a non-empty string.".into(),
+            Self::Method(allow) => format!("This path takes {allow}."),
+            Self::NoEndpointForPath => "No endpoint is ready for this path.".into(),
+            Self::Unauthorized => {
+                "Unknown or missing API key: send a configured one as `Authorization: Bearer KEY`.".into()
+            }
+            Self::ModelNotFound(model) => {
+                format!("The model `{model}` does not exist or is not served here; GET /v1/models lists what is.")
+            }
+            Self::NoReadyEndpoint { model, rule } => {
+                format!("No endpoint for `{model}` is ready (rule `{rule}`); try again shortly.")
+            }
+            Self::Overloaded { rule, exclude: Some(exclude) } => {
+                format!("All endpoints are too busy: rule `{rule}`, exclude `{exclude}`; try again shortly.")
+            }
+            Self::Overloaded { rule, exclude: None } => {
+                format!("All endpoints are at their limits (rule `{rule}`); try again shortly.")
+            }
+            Self::Denied { message, .. } => message.clone(),
+            Self::Upstream(UpstreamError::Connect) => "The endpoint cannot be reached.".into(),
+            Self::Upstream(UpstreamError::Reset) => "The endpoint closed the connection without an answer.".into(),
+            Self::Upstream(UpstreamError::Timeout) => "The endpoint did not answer in time.".into(),
+            Self::Upstream(UpstreamError::BadAnswer) => "The endpoint's answer is not valid HTTP/1.1.".into(),
+            Self::NotConfigured => "No configuration is in force yet; try again shortly.".into(),
+            Self::Internal => "Internal error; the request was not completed.".into(),
+        }
+    }
+
+    /// Appends the OpenAI error object.
+    pub(crate) fn push_body(&self, to: &mut Vec<u8>) {
+        push_error_object(to, &self.message(), self.shape().kind, self.shape().param, self.code());
+    }
+}
+
+/// Appends `{"error":{...}}`.
+pub(crate) fn push_error_object(to: &mut Vec<u8>, message: &str, kind: &str, param: Option<&str>, code: &str) {
+    to.extend_from_slice(b"{\"error\":{\"message\":");
+    push_json_string(to, message);
+    to.extend_from_slice(b",\"type\":");
+    push_json_string(to, kind);
+    to.extend_from_slice(b",\"param\":");
+    match param {
+        Some(param) => push_json_string(to, param),
+        None => to.extend_from_slice(b"null"),
+    }
+    to.extend_from_slice(b",\"code\":");
+    push_json_string(to, code);
+    to.extend_from_slice(b"}}");
+}
+
+/// The reason phrase of a status.
+pub(crate) fn reason(status: u16) -> &'static str {
+    match status {
+        200 => "OK",
+        400 => "Bad Request",
+        401 => "Unauthorized",
+        403 => "Forbidden",
+        404 => "Not Found",
+        405 => "Method Not Allowed",
+        408 => "Request Timeout",
+        413 => "Content Too Large",
+        415 => "Unsupported Media Type",
+        429 => "Too Many Requests",
+        431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
+        501 => "Not Implemented",
+        502 => "Bad Gateway",
+        503 => "Service Unavailable",
+        504 => "Gateway Timeout",
+        _ => "Status",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_error_is_an_openai_error_object() {
+        let all = [
+            Refused::Head(HeadError::Malformed("x")),
+            Refused::BodyTooLong(5),
+            Refused::Unreadable(Unreadable::ModelMissing),
+            Refused::ModelNotFound("a\"b\n".into()),
+            Refused::Overloaded { rule: "r".into(), exclude: Some("busy".into()) },
+            Refused::Denied { status: 403, code: "tenant_blocked".into(), message: "no".into(), rule: "r".into() },
+            Refused::Upstream(UpstreamError::Timeout),
+        ];
+        for refused in all {
+            let mut body = Vec::new();
+            refused.push_body(&mut body);
+            let json: serde_json::Value = serde_json::from_slice(&body).unwrap();
+            let error = &json["error"];
+            assert!(error["message"].as_str().is_some_and(|m| !m.is_empty()), "{json}");
+            assert!(error["code"].as_str().is_some_and(|c| !c.is_empty()), "{json}");
+            assert!((400..600).contains(&refused.status()));
+            assert_ne!(reason(refused.status()), "Status");
+        }
+    }
+
+    #[test]
+    fn an_overload_names_rule_and_exclude_entry() {
+        let mut body = Vec::new();
+        Refused::Overloaded { rule: "local-first".into(), exclude: Some("busy".into()) }.push_body(&mut body);
+        let text = String::from_utf8(body).unwrap();
+        assert!(text.contains("local-first") && text.contains("busy"), "{text}");
+    }
+}

@@ -1,0 +1,672 @@
+//! One request, in eight steps.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use config::snapshot::{Pool, ResponseModel, Snapshot};
+use policy::{Api, Streaming};
+use predictor::fleet::{Answer as FleetAnswer, Attempt, Decided, Ended};
+use sha2::{Digest, Sha256};
+
+use crate::body::{self, Message, NoBody};
+use crate::conn::{Client, LocalAnswer};
+use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
+use crate::endpoints::Lease;
+use crate::error::{Refused, UpstreamError};
+use crate::forward::{self, Cut, End, Forwarded, Presentation};
+use crate::http1::Method;
+use crate::http1::rewrite::push_header;
+use crate::io;
+use crate::local;
+use crate::log::Entry;
+use crate::mailbox::Failure;
+use crate::metrics::{PREDICTION_ERROR_BOUNDS, Series};
+use crate::openai::edit::{Edits, UsageAsked, usage_asked};
+use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options};
+use crate::peer::PeerWhat;
+use crate::plan::{EndpointId, Plan};
+use crate::settings::{AccessLog, DecisionHeaders};
+use crate::shard::{Shard, unix_ms};
+use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
+
+/// What becomes of the client connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// The next request may come.
+    KeepAlive,
+    /// It ends.
+    Close,
+    /// It ends, once what the client still sends has been read for a moment.
+    Linger,
+    /// It ends at once: the answer is cut off and the client must see that.
+    Abort,
+}
+
+/// Answers the request whose head `client` has just received.
+pub(crate) async fn run(shard: &Rc<Shard>, client: &mut Client) -> After {
+    let _open = OpenExchange::new(shard);
+    let mut record = Record::begin(client);
+    let after = match body::receive(shard, client).await {
+        Ok(message) => {
+            record.received_us = io::now_us();
+            record.entry.request_bytes = (message.body_end - message.body_start) as u64;
+            answer(shard, client, message, &mut record).await
+        }
+        Err(NoBody::Refused(refused)) => refuse(shard, client, &mut record, &refused).await,
+        Err(NoBody::Gone) => {
+            record.entry.outcome = "client_gone";
+            After::Abort
+        }
+    };
+    record.settle(shard);
+    after
+}
+
+/// Answers a head that is no good.
+pub(crate) async fn refuse_head(shard: &Rc<Shard>, client: &mut Client, refused: &Refused) {
+    let _open = OpenExchange::new(shard);
+    let mut record = Record::new();
+    client.head = Default::default();
+    client.head.method = Method::Post;
+    refuse(shard, client, &mut record, refused).await;
+    record.settle(shard);
+}
+
+/// Counts an exchange until it is dropped.
+struct OpenExchange {
+    shard: Rc<Shard>,
+}
+
+impl OpenExchange {
+    fn new(shard: &Rc<Shard>) -> Self {
+        shard.exchange_begins();
+        Self { shard: shard.clone() }
+    }
+}
+
+impl Drop for OpenExchange {
+    fn drop(&mut self) {
+        self.shard.exchange_ends();
+    }
+}
+
+/// A request that is read and belongs to a pool.
+struct Routed<'a> {
+    plan: &'a Plan,
+    pool: &'a Pool,
+    api: Api,
+    request: Request,
+    tenant: String,
+    tags: Vec<&'a str>,
+    target: Vec<u8>,
+    usage_asked: UsageAsked,
+}
+
+async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
+    let rest = message.take_rest();
+    // One exchange pins one plan: what it was decided by is what it ends by.
+    let plan = shard.plan.borrow().clone();
+    let after = match plan {
+        None => refuse(shard, client, record, &Refused::NotConfigured).await,
+        Some(plan) => match read(client, &plan, &message, record) {
+            Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
+            Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
+            Err(refused) => refuse(shard, client, record, &refused).await,
+        },
+    };
+    client.inbox = rest;
+    after
+}
+
+/// What a request turns out to be.
+enum Read<'a> {
+    Route(Box<Routed<'a>>),
+    Local(local::Answer),
+}
+
+/// Steps 2 to 4: path, caller, body, pool, tags.
+fn read<'a>(
+    client: &Client,
+    plan: &'a Arc<Plan>,
+    message: &Message,
+    record: &mut Record,
+) -> Result<Read<'a>, Refused> {
+    let bytes = &message.bytes;
+    let target = origin_form(client.head.target.of(bytes));
+    let path = path_of(target);
+    record.entry.method = String::from_utf8_lossy(client.head.method_name.of(bytes)).into_owned();
+    record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
+    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
+    record.entry.tenant.clone_from(&tenant);
+    if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
+        return Ok(Read::Local(answer));
+    }
+    let api = api_of_path(path);
+    record.api = api;
+    if api != Api::Other && client.head.method != Method::Post {
+        return Err(Refused::Method("POST"));
+    }
+    let encoding = client.head.headers.first(bytes, "content-encoding");
+    if api != Api::Other && encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
+        return Err(Refused::ContentEncoding);
+    }
+    let request = match Request::parse(message.body()) {
+        Ok(request) => request,
+        // Other paths need no model: any ready endpoint may know what to do with them.
+        Err(_) if api == Api::Other => Request::default(),
+        Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
+    };
+    record.entry.model = request.model.chars().take(200).collect();
+    record.entry.stream = request.delivery == Delivery::Streamed;
+    let (pool_index, pool) = if request.model.is_empty() {
+        local::first_pool(&plan.snapshot, &client.scope).ok_or(Refused::NoEndpointForPath)?
+    } else {
+        decide::pool_of(&plan.snapshot, &request.model, &client.scope)?
+    };
+    record.entry.pool = pool.id.to_string();
+    record.known_model = !request.model.is_empty();
+    let tags = plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
+    record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
+    let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
+    let target = target.to_vec();
+    Ok(Read::Route(Box::new(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })))
+}
+
+/// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
+async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut message: Message, record: &mut Record) -> After {
+    let mut tried = Vec::new();
+    let mut held: Option<(Answer, Choice, Flight)> = None;
+    let mut failed = None;
+    let mut retrying = None;
+    loop {
+        let choice = match decide_once(shard, client, &routed, &message, &tried) {
+            Ok(choice) => choice,
+            Err(refused) => {
+                return match (held, failed) {
+                    // Nobody else is left: the client gets what the busy endpoint said.
+                    (Some((answer, choice, flight)), _) => {
+                        deliver(shard, client, &routed, choice, flight, answer, record).await
+                    }
+                    (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
+                    (None, None) => {
+                        record.refused_by(&refused);
+                        refuse(shard, client, record, &refused).await
+                    }
+                };
+            }
+        };
+        if let Some((answer, _, flight)) = held.take() {
+            drop(answer);
+            flight.end(Ended::Refused);
+        }
+        record.chosen(routed.pool, &routed.plan.snapshot, &choice);
+        tried.push(choice.endpoint.spec.id);
+        let attempt = if tried.len() == 1 { Attempt::First } else { Attempt::Retry };
+        let flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
+        let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
+        let upstream = Upstream {
+            endpoint: &choice.endpoint,
+            edits: &edits,
+            request_id: &record.entry.request_id,
+            target: &routed.target,
+            encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
+        };
+        match upstream::attempt(shard, client, &upstream, &mut message).await {
+            Ok(answer) if is_refusal(answer.head.status) => {
+                report_refusal(shard, &choice, answer.head.status);
+                held = Some((answer, choice, flight));
+            }
+            Ok(answer) => return deliver(shard, client, &routed, choice, flight, answer, record).await,
+            Err(NoAnswer::ClientGone) => {
+                flight.end(Ended::Aborted);
+                record.entry.outcome = "client_gone";
+                record.entry.status = CLIENT_CLOSED_REQUEST;
+                return After::Abort;
+            }
+            Err(NoAnswer::Failed(error)) => {
+                flight.end(Ended::Failed);
+                shard.report_failure(&choice.endpoint, failure_of(error));
+                failed = Some(error);
+            }
+            Err(NoAnswer::Lost(error)) => {
+                flight.end(Ended::Failed);
+                shard.report_failure(&choice.endpoint, failure_of(error));
+                return refuse(shard, client, record, &Refused::Upstream(error)).await;
+            }
+        }
+        if retrying.is_none() {
+            retrying = Retry::allowed(shard);
+        }
+        if retrying.is_none() || tried.len() >= config::limits::ATTEMPTS_MAX {
+            return match (held, failed) {
+                (Some((answer, choice, flight)), _) => {
+                    deliver(shard, client, &routed, choice, flight, answer, record).await
+                }
+                (None, error) => {
+                    let error = error.unwrap_or(UpstreamError::Reset);
+                    refuse(shard, client, record, &Refused::Upstream(error)).await
+                }
+            };
+        }
+        record.entry.retries += 1;
+        shard.metrics.borrow_mut().retries += 1;
+    }
+}
+
+/// nginx's status for a client that left; only in logs and metrics.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// The engine says it is busy or broken, before anything of an answer: another may do better.
+fn is_refusal(status: u16) -> bool {
+    matches!(status, 429 | 502 | 503)
+}
+
+fn report_refusal(shard: &Shard, choice: &Choice, status: u16) {
+    let failure = if status == 502 { Failure::ServerError } else { Failure::Busy };
+    shard.report_failure(&choice.endpoint, failure);
+}
+
+fn failure_of(error: UpstreamError) -> Failure {
+    match error {
+        UpstreamError::Connect => Failure::Connect,
+        UpstreamError::Reset => Failure::Reset,
+        UpstreamError::Timeout => Failure::FirstByteTimeout,
+        UpstreamError::BadAnswer => Failure::BadAnswer,
+    }
+}
+
+/// A retry under way: at most a fifth of the live requests, and a few more.
+struct Retry {
+    shard: Rc<Shard>,
+}
+
+impl Retry {
+    fn allowed(shard: &Rc<Shard>) -> Option<Self> {
+        let live = shard.metrics.borrow().exchanges_open;
+        let budget = live / 5 + config::limits::RETRIES_FLOOR;
+        if u64::from(shard.retries_live.get()) >= budget {
+            shard.metrics.borrow_mut().retries_refused += 1;
+            return None;
+        }
+        shard.retries_live.set(shard.retries_live.get() + 1);
+        Some(Self { shard: shard.clone() })
+    }
+}
+
+impl Drop for Retry {
+    fn drop(&mut self) {
+        self.shard.retries_live.set(self.shard.retries_live.get().saturating_sub(1));
+    }
+}
+
+fn decide_once(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'_>,
+    message: &Message,
+    tried: &[EndpointId],
+) -> Result<Choice, Refused> {
+    let headers = HeadersOf { headers: &client.head.headers, buffer: &message.bytes };
+    let now_us = io::now_us();
+    let question = Question {
+        request: &routed.request,
+        body: message.body(),
+        facts: policy::Request {
+            model: &routed.request.model,
+            tenant: &routed.tenant,
+            tags: &routed.tags,
+            api: routed.api,
+            stream: match routed.request.delivery {
+                Delivery::Streamed => Streaming::Yes,
+                Delivery::Whole => Streaming::No,
+            },
+            prompt_tokens: f64::NAN,
+            headers: &headers,
+        },
+        now_us,
+        seed: shard.next_request_id(),
+        tried,
+    };
+    let mut knowledge = Knowledge {
+        plan: routed.plan,
+        table: &shard.table.borrow(),
+        fleet: &mut shard.fleet.borrow_mut(),
+        memory: &mut shard.memory.borrow_mut(),
+        block_bytes: shard.settings.block_bytes,
+    };
+    decide::decide(routed.pool, &question, &mut knowledge)
+}
+
+/// A request in the books of the predictor, from its decision to its end on whatever path.
+struct Flight {
+    shard: Rc<Shard>,
+    lease: Lease,
+    id: u64,
+    ended: bool,
+}
+
+impl Flight {
+    fn begin(shard: &Rc<Shard>, choice: &Choice, delivery: Delivery, attempt: Attempt) -> Self {
+        let id = shard.next_request_id();
+        let now_us = io::now_us();
+        let answer = match delivery {
+            Delivery::Streamed => FleetAnswer::Streamed,
+            Delivery::Whole => FleetAnswer::Whole,
+        };
+        let decided = Decided {
+            request_id: id,
+            endpoint: choice.endpoint.spec.id.0,
+            chain: &choice.chain,
+            prompt_tokens: choice.prompt_tokens,
+            overlap_tokens: choice.overlap_tokens,
+            answer,
+            attempt,
+        };
+        shard.fleet.borrow_mut().decided(now_us, &decided);
+        shard.tell_peers(&choice.endpoint, id, now_us, || PeerWhat::Decided {
+            chain: choice.chain.clone(),
+            prompt_tokens: choice.prompt_tokens,
+            overlap_tokens: choice.overlap_tokens,
+            answer,
+            attempt,
+        });
+        Self { shard: shard.clone(), lease: Lease::new(choice.endpoint.clone()), id, ended: false }
+    }
+
+    fn first_token(&self, at_us: u64) {
+        let endpoint = self.lease.endpoint();
+        let observed = self.shard.fleet.borrow_mut().first_token(at_us, self.id, endpoint.spec.id.0);
+        if let Some(observed) = observed {
+            let actual = observed.actual_us.max(1) as f64;
+            let error = (observed.predicted_us as f64 - actual).abs() / actual;
+            let bucket = PREDICTION_ERROR_BOUNDS.iter().position(|&bound| error <= bound);
+            self.shard.metrics.borrow_mut().prediction_error[bucket.unwrap_or(PREDICTION_ERROR_BOUNDS.len())] += 1;
+        }
+        self.shard.tell_peers(endpoint, self.id, at_us, || PeerWhat::FirstToken);
+    }
+
+    fn end(mut self, ended: Ended) {
+        self.settle(ended);
+    }
+
+    fn settle(&mut self, ended: Ended) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let now_us = io::now_us();
+        let endpoint = self.lease.endpoint();
+        self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
+        self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.settle(Ended::Aborted);
+    }
+}
+
+/// Step 7: the answer goes to the client; what it teaches is kept.
+async fn deliver(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    routed: &Routed<'_>,
+    choice: Choice,
+    flight: Flight,
+    answer: Answer,
+    record: &mut Record,
+) -> After {
+    let status = answer.head.status;
+    let shown = Presentation {
+        model_shown: shown_model(routed, &choice),
+        // An error of the engine is one document; nothing is hidden in it.
+        usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },
+        request_id: record.entry.request_id.clone(),
+        decision_headers: decision_headers(shard, record),
+        after: keep_alive(shard, client),
+        head_only: client.head.method == Method::Head,
+    };
+    let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
+    let forwarded =
+        forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
+    let Forwarded { end, usage, response_bytes, first_content_us, reusable, after, replaced_status } = forwarded;
+    record.entry.status = replaced_status.unwrap_or(status);
+    record.entry.response_bytes = response_bytes;
+    record.entry.usage = usage;
+    record.entry.ttft_us = first_content_us.map(|at| at.saturating_sub(record.received_us));
+    record.entry.cost = cost(routed, &choice, record);
+    let tokens = |count: Option<u64>| count.and_then(|n| u32::try_from(n).ok());
+    let completed = Ended::Completed {
+        prompt_tokens: tokens(usage.prompt_tokens),
+        cached_tokens: tokens(usage.cached_tokens),
+        completion_tokens: tokens(usage.completion_tokens),
+    };
+    let (outcome, ended) = match end {
+        End::Complete if status < 400 => ("ok", completed),
+        End::Complete => ("upstream_status", if is_refusal(status) { Ended::Refused } else { Ended::Failed }),
+        End::ErrorEvent => ("error_event", Ended::Failed),
+        End::Truncated(_) => ("truncated", Ended::Failed),
+        End::ClientGone => ("client_gone", Ended::Aborted),
+    };
+    record.entry.outcome = outcome;
+    flight.end(ended);
+    report_end(shard, &choice, status, end);
+    if let Some(conn) = reusable {
+        choice.endpoint.keep(conn, io::now_us());
+    }
+    shard.memory.borrow_mut().recycle(choice.chain);
+    match end {
+        End::ClientGone => After::Abort,
+        End::Complete | End::ErrorEvent | End::Truncated(_) => after,
+    }
+}
+
+fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
+    match end {
+        End::Truncated(Cut::Reset) => shard.report_failure(&choice.endpoint, Failure::Reset),
+        End::Truncated(Cut::Silent) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
+        End::Truncated(Cut::Garbled) => shard.report_failure(&choice.endpoint, Failure::BadAnswer),
+        End::Complete if status >= 500 && !is_refusal(status) => {
+            shard.report_failure(&choice.endpoint, Failure::ServerError);
+        }
+        End::Complete | End::ErrorEvent => choice.endpoint.answered(io::now_us()),
+        End::ClientGone => {}
+    }
+}
+
+/// The name that answers show in place of the upstream's own, when it differs.
+fn shown_model(routed: &Routed<'_>, choice: &Choice) -> Option<String> {
+    let asked = &routed.request.model;
+    let replace = routed.pool.response_model == ResponseModel::Requested && !asked.is_empty() && *asked != choice.upstream_model;
+    replace.then(|| asked.clone())
+}
+
+fn decision_headers(shard: &Shard, record: &Record) -> Vec<u8> {
+    let mut lines = Vec::new();
+    if shard.settings.decision_headers == DecisionHeaders::Shown {
+        push_header(&mut lines, b"x-kinference-endpoint", record.entry.endpoint.as_bytes());
+        push_header(&mut lines, b"x-kinference-rule", record.entry.rule.as_bytes());
+        if let Some(us) = record.entry.predicted_ttft_us {
+            let ms = format!("{}.{:03}", us / 1000, us % 1000);
+            push_header(&mut lines, b"x-kinference-predicted-ttft-ms", ms.as_bytes());
+        }
+    }
+    lines
+}
+
+fn cost(routed: &Routed<'_>, choice: &Choice, record: &Record) -> Option<f64> {
+    let price = routed.plan.snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
+    let usage = &record.entry.usage;
+    let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
+    Some((price.input_per_million * tokens(usage.prompt_tokens) + price.output_per_million * tokens(usage.completion_tokens)) / 1e6)
+}
+
+fn keep_alive(shard: &Shard, client: &Client) -> After {
+    if client.head.keep_alive && !shard.draining.get() { After::KeepAlive } else { After::Close }
+}
+
+async fn respond(shard: &Shard, client: &mut Client, record: &mut Record, answer: local::Answer) -> After {
+    shard.metrics.borrow_mut().requests_local += 1;
+    let after = keep_alive(shard, client);
+    record.entry.status = answer.status;
+    record.entry.outcome = if answer.status < 400 { "ok" } else { "not_found" };
+    let headers = [("x-request-id", record.entry.request_id.as_bytes())];
+    let with_body = client.head.method != Method::Head;
+    client.put_answer(&LocalAnswer { status: answer.status, body: &answer.body, headers: &headers, after, with_body });
+    send_answer(shard, client, record, after).await
+}
+
+async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused: &Refused) -> After {
+    let after = match keep_alive(shard, client) {
+        After::KeepAlive if !refused.ends_connection() => After::KeepAlive,
+        After::KeepAlive | After::Close | After::Linger | After::Abort if refused.ends_connection() => After::Linger,
+        other => other,
+    };
+    record.entry.status = refused.status();
+    record.entry.outcome = refused.outcome();
+    refused.code().clone_into(&mut record.entry.error);
+    let mut body = Vec::new();
+    refused.push_body(&mut body);
+    let retry_after = refused.retry_after_s().map(|s| s.to_string());
+    let mut headers = vec![("x-request-id", record.entry.request_id.as_bytes())];
+    if let Some(seconds) = &retry_after {
+        headers.push(("retry-after", seconds.as_bytes()));
+    }
+    if let Refused::Method(allow) = refused {
+        headers.push(("allow", allow.as_bytes()));
+    }
+    let with_body = client.head.method != Method::Head;
+    client.put_answer(&LocalAnswer { status: refused.status(), body: &body, headers: &headers, after, with_body });
+    send_answer(shard, client, record, after).await
+}
+
+async fn send_answer(shard: &Shard, client: &mut Client, record: &mut Record, after: After) -> After {
+    record.entry.response_bytes = client.out.len() as u64;
+    match client.send(shard.settings.client_idle_timeout).await {
+        Ok(()) => after,
+        Err(_) => {
+            record.entry.outcome = "client_gone";
+            After::Abort
+        }
+    }
+}
+
+/// The path of a request target in any form (RFC 9112, 3.2).
+fn origin_form(target: &[u8]) -> &[u8] {
+    let rest = target.strip_prefix(b"http://").or_else(|| target.strip_prefix(b"https://"));
+    match rest {
+        Some(rest) => memchr::memchr(b'/', rest).map_or(b"/", |at| &rest[at..]),
+        None => target,
+    }
+}
+
+/// Without query, without trailing slashes.
+fn path_of(target: &[u8]) -> &[u8] {
+    let end = memchr::memchr2(b'?', b'#', target).unwrap_or(target.len());
+    let mut path = &target[..end];
+    while let [start @ .., b'/'] = path
+        && !start.is_empty()
+    {
+        path = start;
+    }
+    path
+}
+
+/// Who calls, by the credential: `anonymous` where no tenant is configured.
+fn tenant_of(snapshot: &Snapshot, client: &Client, bytes: &[u8]) -> Result<String, Refused> {
+    if snapshot.tenants.is_empty() {
+        return Ok("anonymous".into());
+    }
+    let headers = &client.head.headers;
+    let bearer = headers.first(bytes, "authorization").and_then(|value| {
+        let (scheme, key) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    let key = bearer.or_else(|| headers.first(bytes, "api-key")).or_else(|| headers.first(bytes, "x-api-key"));
+    let digest: [u8; 32] = Sha256::digest(key.ok_or(Refused::Unauthorized)?).into();
+    snapshot.tenant_of_key(&digest).map(|tenant| tenant.id.name.clone()).ok_or(Refused::Unauthorized)
+}
+
+/// What is known of a request for the access log and the counts (step 8).
+struct Record {
+    entry: Entry,
+    started_us: u64,
+    received_us: u64,
+    api: Api,
+    /// The model asked for is a configured name: it may be a label.
+    known_model: bool,
+}
+
+impl Record {
+    fn new() -> Self {
+        let now_us = io::now_us();
+        let entry = Entry { outcome: "bad_request", request_id: local::new_request_id(), ..Entry::default() };
+        Self {
+            entry,
+            started_us: now_us,
+            received_us: now_us,
+            api: Api::Other,
+            known_model: false,
+        }
+    }
+
+    fn begin(client: &Client) -> Self {
+        let mut record = Self::new();
+        if let Some(id) = client.head.headers.first(&client.inbox, "x-request-id").and_then(local::sane_request_id) {
+            record.entry.request_id = id;
+        }
+        record
+    }
+
+    fn chosen(&mut self, pool: &Pool, snapshot: &Snapshot, choice: &Choice) {
+        let entry = &mut self.entry;
+        entry.rule.clone_from(&pool.program.rule(choice.rule).name);
+        entry.endpoint.clone_from(&choice.endpoint.spec.name);
+        entry.destination = pool.destinations.get(usize::from(choice.target.destination)).map(|d| d.name.clone()).unwrap_or_default();
+        entry.model_served = snapshot.model(pool, choice.target).map(|m| m.upstream_name.clone()).unwrap_or_default();
+        entry.estimated_prompt_tokens = Some(choice.prompt_tokens);
+        entry.overlap_tokens = Some(choice.overlap_tokens);
+        entry.predicted_ttft_us = choice.prediction.map(|prediction| prediction.ttft_us);
+    }
+
+    fn refused_by(&mut self, refused: &Refused) {
+        match refused {
+            Refused::Overloaded { rule, exclude } => {
+                self.entry.rule.clone_from(rule);
+                self.entry.exclude = exclude.clone().unwrap_or_default();
+            }
+            Refused::NoReadyEndpoint { rule, .. } | Refused::Denied { rule, .. } => self.entry.rule.clone_from(rule),
+            _ => {}
+        }
+    }
+
+    fn settle(mut self, shard: &Shard) {
+        let now_us = io::now_us();
+        self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
+        self.entry.time_unix_ms = unix_ms();
+        let entry = &self.entry;
+        {
+            let mut metrics = shard.metrics.borrow_mut();
+            let counts = metrics.series(Series {
+                model: if self.known_model { entry.model.clone() } else { String::new() },
+                tenant: entry.tenant.clone(),
+                destination: entry.destination.clone(),
+                rule: entry.rule.clone(),
+                api: self.api.as_str(),
+                outcome: entry.outcome,
+                status: entry.status,
+            });
+            counts.requests += 1;
+            counts.prompt_tokens += entry.usage.prompt_tokens.unwrap_or(0);
+            counts.cached_tokens += entry.usage.cached_tokens.unwrap_or(0);
+            counts.completion_tokens += entry.usage.completion_tokens.unwrap_or(0);
+            counts.duration.observe_us(entry.duration_us);
+            if let Some(ttft_us) = entry.ttft_us {
+                counts.ttft.observe_us(ttft_us);
+            }
+        }
+        if shard.settings.access_log == AccessLog::On {
+            shard.log(&self.entry);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! HTTP/1.1 framing without I/O (RFC 9112): heads, chunked coding, header rewriting. No copies of what is received.
+
+pub(crate) mod chunked;
+pub(crate) mod head;
+pub(crate) mod rewrite;
+
+pub(crate) use chunked::ChunkedDecoder;
+pub(crate) use head::{BodyFraming, HeadError, Method, RequestHead, ResponseHead, Version};

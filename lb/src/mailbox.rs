@@ -1,0 +1,176 @@
+//! Messages between the control thread and the data threads. Every box is bounded.
+
+use std::sync::Arc;
+use std::sync::mpsc as std_mpsc;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError};
+
+use crate::metrics::ShardReport;
+use crate::peer::PeerBatch;
+use crate::plan::{EndpointId, Plan};
+use crate::sys::Waker;
+
+/// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
+pub const MAILBOX_MESSAGES_MAX: usize = 16_384;
+
+/// Messages from data threads that the control thread's box holds.
+pub const CONTROL_MESSAGES_MAX: usize = 16_384;
+
+/// To a data thread.
+#[derive(Debug)]
+pub enum ToShard {
+    /// This is in force from the next request on.
+    Plan(Arc<Plan>),
+    /// Whether requests may go to an endpoint.
+    Readiness {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Ignored when the number has been given to another since.
+        incarnation: u64,
+        /// What holds from now on.
+        readiness: Readiness,
+    },
+    /// Fresh numbers from an endpoint's own metrics.
+    Scraped {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Ignored when the number has been given to another since.
+        incarnation: u64,
+        /// The numbers.
+        scrape: Scrape,
+    },
+    /// An endpoint's metrics could not be read.
+    ScrapeFailed {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Ignored when the number has been given to another since.
+        incarnation: u64,
+    },
+    /// What another data thread decided and saw.
+    Peer(Arc<PeerBatch>),
+    /// Send a copy of all counts and beliefs.
+    Report(std_mpsc::SyncSender<ShardReport>),
+    /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.
+    Drain,
+}
+
+/// Whether an endpoint takes requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Readiness {
+    /// Not asked yet.
+    #[default]
+    Unknown,
+    /// It answers and lists its model.
+    Ready,
+    /// It does not answer, or not with its model.
+    NotReady,
+}
+
+/// What one read of an engine's `/metrics` says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Scrape {
+    /// When the read began, in microseconds of the process clock ([`crate::clock_us`]).
+    pub began_us: u64,
+    /// `vllm:num_requests_waiting`
+    pub waiting: f64,
+    /// `vllm:num_requests_running`
+    pub running: f64,
+    /// `vllm:kv_cache_usage_perc`, 0 to 1.
+    pub kv_usage_ratio: Option<f64>,
+    /// `num_gpu_blocks` of `vllm:cache_config_info`.
+    pub num_gpu_blocks: Option<u64>,
+    /// `block_size` of `vllm:cache_config_info`, in tokens.
+    pub block_size_tokens: Option<u32>,
+}
+
+/// From a data thread.
+#[derive(Debug)]
+pub enum FromShard {
+    /// An endpoint failed a request in a way that says something about the endpoint.
+    Failed {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Which one at that number.
+        incarnation: u64,
+        /// How.
+        failure: Failure,
+    },
+    /// Whole lines of the access log.
+    Log(Vec<u8>),
+    /// A draining thread has no exchange left.
+    Drained,
+}
+
+/// How an endpoint failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Failure {
+    /// No connection.
+    Connect,
+    /// The connection ended before or within the answer.
+    Reset,
+    /// No first byte in time.
+    FirstByteTimeout,
+    /// Silence within the answer.
+    IdleTimeout,
+    /// An answer that is not HTTP.
+    BadAnswer,
+    /// A 5xx status (other than 503).
+    ServerError,
+    /// 429 or 503: busy, not broken.
+    Busy,
+}
+
+impl Failure {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::Reset,
+        Self::FirstByteTimeout,
+        Self::IdleTimeout,
+        Self::BadAnswer,
+        Self::ServerError,
+        Self::Busy,
+    ];
+
+    /// The label in metrics and logs.
+    #[must_use]
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Connect => "connect",
+            Self::Reset => "reset",
+            Self::FirstByteTimeout => "first_byte_timeout",
+            Self::IdleTimeout => "idle_timeout",
+            Self::BadAnswer => "bad_answer",
+            Self::ServerError => "server_error",
+            Self::Busy => "busy",
+        }
+    }
+}
+
+/// The sending side of a data thread's box.
+#[derive(Debug, Clone)]
+pub struct ShardHandle {
+    sender: Sender<ToShard>,
+    waker: Waker,
+}
+
+impl ShardHandle {
+    /// A box and its sending side.
+    #[must_use]
+    pub fn new(waker: Waker) -> (Self, Receiver<ToShard>) {
+        let (sender, receiver) = crossbeam_channel::bounded(MAILBOX_MESSAGES_MAX);
+        (Self { sender, waker }, receiver)
+    }
+
+    /// Puts a message in the box and wakes its thread.
+    ///
+    /// # Errors
+    /// Gives the message back when the box is full: the thread has been stuck for seconds.
+    pub fn send(&self, message: ToShard) -> Result<(), ToShard> {
+        let sent = self.sender.try_send(message).map_err(|error| match error {
+            TrySendError::Full(message) | TrySendError::Disconnected(message) => message,
+        });
+        self.waker.wake();
+        sent
+    }
+}

@@ -1,0 +1,193 @@
+//! What a data thread counts. One writer, no atomics: the control thread asks for a copy ([`ShardReport`]) and adds up.
+
+use std::collections::HashMap;
+
+use ahash::RandomState;
+
+use crate::mailbox::Failure;
+use crate::plan::EndpointId;
+
+/// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
+pub const DURATION_BOUNDS_S: [f64; 16] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
+
+/// Most different label sets of one thread; what comes after is counted under `other`.
+pub const SERIES_MAX: usize = 2_048;
+
+/// A histogram over [`DURATION_BOUNDS_S`].
+#[derive(Debug, Clone, Default)]
+pub struct Histogram {
+    /// Observations at or below each bound (not cumulative); the last one is above all bounds.
+    pub buckets: [u64; DURATION_BOUNDS_S.len() + 1],
+    /// Sum in seconds.
+    pub sum_s: f64,
+}
+
+impl Histogram {
+    /// Adds one observation.
+    pub fn observe_us(&mut self, us: u64) {
+        let seconds = us as f64 / 1e6;
+        let bucket = DURATION_BOUNDS_S.iter().position(|&bound| seconds <= bound).unwrap_or(DURATION_BOUNDS_S.len());
+        self.buckets[bucket] += 1;
+        self.sum_s += seconds;
+    }
+
+    /// Adds all observations of another.
+    pub fn merge(&mut self, other: &Self) {
+        for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
+            *mine += theirs;
+        }
+        self.sum_s += other.sum_s;
+    }
+}
+
+/// Labels of the request counts. Names come from the configuration, never from the request, so their number is bounded.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Series {
+    /// The configured name of the model asked for; `other` when it is none.
+    pub model: String,
+    /// The tenant's name.
+    pub tenant: String,
+    /// Worker set or provider that answered; empty when none did.
+    pub destination: String,
+    /// The rule that decided; empty when none did.
+    pub rule: String,
+    /// The interface, as [`crate::api_label`].
+    pub api: &'static str,
+    /// `ok`, `truncated`, `client_gone`, `denied`, ... as in the access log.
+    pub outcome: &'static str,
+    /// The status sent to the client; 0 when none was.
+    pub status: u16,
+}
+
+/// Counts of one [`Series`].
+#[derive(Debug, Clone, Default)]
+pub struct SeriesCounts {
+    /// Requests that ended.
+    pub requests: u64,
+    /// `prompt_tokens` as reported.
+    pub prompt_tokens: u64,
+    /// `cached_tokens` as reported.
+    pub cached_tokens: u64,
+    /// `completion_tokens` as reported.
+    pub completion_tokens: u64,
+    /// From the last byte of the request to the first content of the answer, streamed answers only.
+    pub ttft: Histogram,
+    /// From the last byte of the request to the last of the answer.
+    pub duration: Histogram,
+}
+
+/// Everything one data thread counts.
+#[derive(Debug, Clone, Default)]
+pub struct Metrics {
+    /// Client connections taken.
+    pub connections_accepted: u64,
+    /// Client connections open now.
+    pub connections_open: u64,
+    /// Client connections turned away for want of room.
+    pub connections_refused: u64,
+    /// Accepts that failed (out of descriptors, mostly).
+    pub accept_errors: u64,
+    /// Tasks that ended by a panic: each is a bug, and cost one connection.
+    pub panics: u64,
+    /// Exchanges being worked on now.
+    pub exchanges_open: u64,
+    /// Requests that were answered without an upstream by a path (`/v1/models`) or an error before routing.
+    pub requests_local: u64,
+    /// Upstream attempts beyond the first of a request.
+    pub retries: u64,
+    /// Requests that went out again on a fresh connection because a kept one had died.
+    pub replays: u64,
+    /// Retries that were wanted and not in the budget.
+    pub retries_refused: u64,
+    /// New upstream connections.
+    pub upstream_connects: u64,
+    /// Requests on a kept upstream connection.
+    pub upstream_reuses: u64,
+    /// Lines of the access log that found no room.
+    pub log_lines_dropped: u64,
+    /// Batches for other data threads that found no room.
+    pub peer_batches_dropped: u64,
+    /// Failures by endpoint and kind.
+    pub failures: HashMap<(EndpointId, Failure), u64, RandomState>,
+    /// |predicted - actual| / actual of the time to first token, in hundredths, as a histogram: <=5 %, 10, 20, 50, 100, more.
+    pub prediction_error: [u64; 6],
+    /// Ended requests by their labels.
+    pub series: HashMap<Series, SeriesCounts, RandomState>,
+}
+
+/// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
+pub const PREDICTION_ERROR_BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 1.0];
+
+impl Metrics {
+    /// The counts of `series`, or those of `other` when there are too many already.
+    pub fn series(&mut self, series: Series) -> &mut SeriesCounts {
+        let known = self.series.len() < SERIES_MAX || self.series.contains_key(&series);
+        let key = if known {
+            series
+        } else {
+            let other = || String::from("other");
+            Series { model: other(), tenant: other(), destination: other(), rule: other(), ..series }
+        };
+        self.series.entry(key).or_default()
+    }
+
+    /// Adds the counts of another thread.
+    pub fn merge(&mut self, other: &Self) {
+        self.connections_accepted += other.connections_accepted;
+        self.connections_open += other.connections_open;
+        self.connections_refused += other.connections_refused;
+        self.accept_errors += other.accept_errors;
+        self.panics += other.panics;
+        self.exchanges_open += other.exchanges_open;
+        self.requests_local += other.requests_local;
+        self.retries += other.retries;
+        self.replays += other.replays;
+        self.retries_refused += other.retries_refused;
+        self.upstream_connects += other.upstream_connects;
+        self.upstream_reuses += other.upstream_reuses;
+        self.log_lines_dropped += other.log_lines_dropped;
+        self.peer_batches_dropped += other.peer_batches_dropped;
+        for (key, n) in &other.failures {
+            *self.failures.entry(*key).or_default() += n;
+        }
+        for (mine, theirs) in self.prediction_error.iter_mut().zip(other.prediction_error) {
+            *mine += theirs;
+        }
+        for (series, counts) in &other.series {
+            let mine = self.series.entry(series.clone()).or_default();
+            mine.requests += counts.requests;
+            mine.prompt_tokens += counts.prompt_tokens;
+            mine.cached_tokens += counts.cached_tokens;
+            mine.completion_tokens += counts.completion_tokens;
+            mine.ttft.merge(&counts.ttft);
+            mine.duration.merge(&counts.duration);
+        }
+    }
+}
+
+/// What one data thread believes about an endpoint.
+#[derive(Debug, Clone)]
+pub struct EndpointReport {
+    /// Which endpoint.
+    pub endpoint: EndpointId,
+    /// Which one at that number.
+    pub incarnation: u64,
+    /// Requests of this thread in flight there.
+    pub own_in_flight: u32,
+    /// Idle upstream connections of this thread.
+    pub idle_connections: u32,
+    /// Everything the predictor holds about it (the whole process's requests included).
+    pub belief: Option<predictor::fleet::EndpointBelief>,
+}
+
+/// A copy of what one data thread knows.
+#[derive(Debug, Clone, Default)]
+pub struct ShardReport {
+    /// Number of the data thread.
+    pub shard: usize,
+    /// Its counts.
+    pub metrics: Metrics,
+    /// Its beliefs.
+    pub endpoints: Vec<EndpointReport>,
+}

@@ -1,0 +1,292 @@
+//! The prompt of a request as the chat template sees it: tools, system, then the messages in order.
+//!
+//! One walk serves the prefix chain and the classifiers. It builds nothing: pieces are ranges of the body.
+
+use std::ops::Range;
+
+use policy::Api;
+use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
+
+use super::request::Request;
+use super::scan::{self, Kind, Value};
+
+/// Who speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// Definitions of tools: raw JSON.
+    Tools,
+    /// `system` and `developer`.
+    System,
+    /// `user`, and prompts without roles.
+    User,
+    /// `assistant`.
+    Assistant,
+    /// `tool` and `function`: results of tools.
+    Tool,
+}
+
+impl Role {
+    fn of(name: &[u8]) -> Self {
+        match name {
+            b"system" | b"developer" => Self::System,
+            b"assistant" => Self::Assistant,
+            b"tool" | b"function" => Self::Tool,
+            _ => Self::User,
+        }
+    }
+}
+
+/// A piece of a prompt, in order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Piece<'a> {
+    /// What follows is said by this role.
+    Turn(Role),
+    /// The raw content of a JSON string: text once unescaped.
+    Text(&'a [u8]),
+    /// Raw JSON that is not shown as it is, but in some form the template makes of it (a tool, a tool call).
+    Json(&'a [u8]),
+    /// An image, audio or another item: one unit, told apart by its full content.
+    Media(Media, &'a [u8]),
+    /// A raw JSON array of token ids.
+    TokenIds(&'a [u8]),
+}
+
+/// What kind of item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Media {
+    /// `image_url`, `image`, `input_image`
+    Image,
+    /// `input_audio`, `audio_url`
+    Audio,
+    /// Anything else.
+    Other,
+}
+
+/// Calls `each` with the pieces of the prompt.
+pub(crate) fn walk<'a>(request: &Request, body: &'a [u8], each: &mut impl FnMut(Piece<'a>)) {
+    if let Some(tools) = request.tools.as_ref().filter(|tools| tools.range.len() > 2) {
+        each(Piece::Turn(Role::Tools));
+        each(Piece::Json(tools.of(body)));
+    }
+    if let Some(system) = request.system.as_ref().filter(|system| !system.is_null(body)) {
+        each(Piece::Turn(Role::System));
+        content(body, system, each);
+    }
+    for value in [&request.messages, &request.prompt, &request.input].into_iter().flatten() {
+        turns(body, value, each);
+    }
+}
+
+/// Messages, or a prompt: a string, token ids, or an array of any of them.
+fn turns<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) {
+    match value.kind {
+        Kind::String => {
+            each(Piece::Turn(Role::User));
+            each(Piece::Text(value.of(body)));
+        }
+        Kind::Array if starts_with_number(value.of(body)) => {
+            each(Piece::Turn(Role::User));
+            each(Piece::TokenIds(value.of(body)));
+        }
+        Kind::Array => {
+            // What is not a whole array is the engine's to refuse.
+            let _ = scan::elements(body, value.range.clone(), |element| match element.kind {
+                Kind::Object => message(body, element.range, each),
+                Kind::Array if starts_with_number(element.of(body)) => {
+                    each(Piece::Turn(Role::User));
+                    each(Piece::TokenIds(element.of(body)));
+                }
+                Kind::String => {
+                    each(Piece::Turn(Role::User));
+                    each(Piece::Text(element.of(body)));
+                }
+                Kind::Array | Kind::Scalar => each(Piece::Json(element.of(body))),
+            });
+        }
+        Kind::Object => message(body, value.range.clone(), each),
+        Kind::Scalar => {}
+    }
+}
+
+fn starts_with_number(array: &[u8]) -> bool {
+    array.iter().skip(1).find(|b| !b.is_ascii_whitespace()).is_some_and(u8::is_ascii_digit)
+}
+
+fn message<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<'a>)) {
+    let (mut role, mut said, mut calls, mut output) = (Role::User, None, None, None);
+    let whole = body.get(range.clone()).unwrap_or_default();
+    let _ = scan::members(body, range, |key, value| match key {
+        b"role" => role = Role::of(value.of(body)),
+        b"content" => said = Some(value),
+        b"tool_calls" | b"function_call" | b"arguments" => calls = Some(value),
+        b"output" => output = Some(value),
+        _ => {}
+    });
+    if output.is_some() {
+        role = Role::Tool;
+    }
+    each(Piece::Turn(role));
+    if said.is_none() && calls.is_none() && output.is_none() {
+        each(Piece::Json(whole));
+    }
+    for value in [said, output].into_iter().flatten() {
+        content(body, &value, each);
+    }
+    if let Some(calls) = calls.filter(|calls| !calls.is_null(body)) {
+        each(Piece::Json(calls.of(body)));
+    }
+}
+
+/// A string, or a list of parts.
+fn content<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) {
+    match value.kind {
+        Kind::String => each(Piece::Text(value.of(body))),
+        Kind::Array => {
+            let _ = scan::elements(body, value.range.clone(), |part| match part.kind {
+                Kind::String => each(Piece::Text(part.of(body))),
+                Kind::Object => content_part(body, part.range, each),
+                Kind::Array | Kind::Scalar => each(Piece::Json(part.of(body))),
+            });
+        }
+        Kind::Object => each(Piece::Json(value.of(body))),
+        Kind::Scalar => {}
+    }
+}
+
+fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<'a>)) {
+    let whole = body.get(range.clone()).unwrap_or_default();
+    let (mut kind, mut text, mut nested): (&[u8], _, _) = (b"", None, None);
+    let _ = scan::members(body, range, |key, value| match key {
+        b"type" => kind = value.of(body),
+        b"text" | b"thinking" => text = Some(value),
+        b"content" => nested = Some(value),
+        _ => {}
+    });
+    let media = match kind {
+        b"image_url" | b"image" | b"input_image" => Some(Media::Image),
+        b"input_audio" | b"audio_url" | b"audio" => Some(Media::Audio),
+        _ => None,
+    };
+    match (media, text, nested) {
+        (Some(media), _, _) => each(Piece::Media(media, whole)),
+        (None, Some(text), _) if text.kind == Kind::String => each(Piece::Text(text.of(body))),
+        // Anthropic's tool_result.
+        (None, _, Some(nested)) => {
+            each(Piece::Turn(Role::Tool));
+            content(body, &nested, each);
+        }
+        (None, _, None) if kind == b"tool_use" => each(Piece::Json(whole)),
+        (None, _, None) => each(Piece::Media(Media::Other, whole)),
+    }
+}
+
+/// The prefix chain of a request that goes to `upstream_model`, in the allocations of `recycled`.
+pub(crate) fn chain(request: &Request, body: &[u8], upstream_model: &str, block_bytes: u32, recycled: Chain) -> Chain {
+    let salt = request.cache_salt.as_ref().filter(|salt| salt.kind == Kind::String).map(|salt| salt.of(body));
+    let seed = Seed { model: upstream_model, lora: None, cache_salt: salt };
+    let mut builder = ChainBuilder::new(&seed, block_bytes, recycled);
+    walk(request, body, &mut |piece| match piece {
+        Piece::Turn(role) => builder.separator(role as u8),
+        Piece::Text(raw) => scan::unescape_pieces(raw, &mut |text| builder.text(text)),
+        Piece::Json(raw) => builder.text(raw),
+        Piece::Media(_, raw) => builder.media(raw),
+        Piece::TokenIds(raw) => builder.token_ids(token_ids(raw)),
+    });
+    builder.finish()
+}
+
+/// The numbers of a raw JSON array; what is not a number is passed over.
+fn token_ids(raw: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    raw.split(|b| !b.is_ascii_digit())
+        .filter(|digits| !digits.is_empty())
+        .map(|digits| digits.iter().fold(0_u32, |n, d| n.wrapping_mul(10).wrapping_add(u32::from(d - b'0'))))
+}
+
+/// Whether the prompt of this interface fills an engine's prefix cache.
+pub(crate) const fn uses_prefix_cache(api: Api) -> bool {
+    matches!(api, Api::ChatCompletions | Api::Completions | Api::Responses | Api::Messages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn chain_of(body: &str) -> Chain {
+        let request = Request::parse(body.as_bytes()).unwrap();
+        chain(&request, body.as_bytes(), "m", 16, Chain::default())
+    }
+
+    fn shared(a: &str, b: &str) -> usize {
+        let (a, b) = (chain_of(a), chain_of(b));
+        a.blocks().iter().zip(b.blocks()).take_while(|(x, y)| x == y).count()
+    }
+
+    fn chat(messages: &[(&str, &str)]) -> String {
+        let messages: Vec<_> =
+            messages.iter().map(|(role, text)| serde_json::json!({"role": role, "content": text})).collect();
+        serde_json::json!({"model": "m", "messages": messages}).to_string()
+    }
+
+    const LONG: &str = "a sentence that fills a good many of the sixteen byte blocks, to be seen again in the next turn";
+
+    #[test]
+    fn a_growing_conversation_shares_all_it_had() {
+        let first = chat(&[("system", LONG), ("user", LONG)]);
+        let second = chat(&[("system", LONG), ("user", LONG), ("assistant", "yes"), ("user", "more")]);
+        assert!(shared(&first, &second) >= 2 * LONG.len() / 16);
+    }
+
+    #[test]
+    fn spacing_order_of_keys_and_escapes_do_not_matter() {
+        let plain = r#"{"model":"m","messages":[{"role":"user","content":"näive /path \" end of it all"}]}"#;
+        let odd = r#"{"messages": [ {"content" : "n\u00e4ive \/path \u0022 end of it all", "role":"user"} ],  "stream":true, "model":"m"}"#;
+        assert_eq!(chain_of(plain), chain_of(odd));
+        let parts = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"näive /path \" end of it all"}]}]}"#;
+        assert_eq!(chain_of(plain), chain_of(parts));
+    }
+
+    #[test]
+    fn what_engines_keep_apart_is_kept_apart() {
+        let base = chat(&[("user", LONG)]);
+        let other_role = chat(&[("assistant", LONG)]);
+        assert_eq!(shared(&base, &other_role), 0);
+        let salted = base.replace("\"model\"", "\"cache_salt\":\"s\",\"model\"");
+        assert_eq!(shared(&base, &salted), 0);
+        let tools = base.replace("\"model\"", "\"tools\":[{\"type\":\"function\"}],\"model\"");
+        assert_eq!(shared(&base, &tools), 0);
+    }
+
+    #[test]
+    fn an_image_is_one_unit_by_its_content() {
+        let with = |image: &str| {
+            format!(
+                r#"{{"model":"m","messages":[{{"role":"user","content":[{{"type":"text","text":"{LONG}"}},{{"type":"image_url","image_url":{{"url":"data:{image}"}}}}]}}]}}"#
+            )
+        };
+        let (one, same, other) = (with(&"x".repeat(5000)), with(&"x".repeat(5000)), with(&"y".repeat(5000)));
+        assert_eq!(chain_of(&one), chain_of(&same));
+        assert_eq!(shared(&one, &other), chain_of(&one).blocks().len() - 1);
+    }
+
+    #[test]
+    fn token_id_prompts_share_by_ids() {
+        let ids = |n: u32| format!(r#"{{"model":"m","prompt":[{}]}}"#, (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(", "));
+        assert!(shared(&ids(64), &ids(80)) >= 15);
+        assert_eq!(shared(&ids(64), &r#"{"model":"m","prompt":[9,8,7,6,5,4,3,2,1]}"#.to_string()), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+        #[test]
+        fn any_json_can_be_walked(
+            key in prop_oneof![Just("messages"), Just("prompt"), Just("input"), Just("system"), Just("tools")],
+            value in prop_oneof![Just("["), Just("[["), Just("[{}]"), Just("[1,2]"), Just("[[1],[2]]"), Just("{}"), Just("null"), Just("7"), Just("[{\"content\":[[]]}]"), Just("[{\"content\":[{\"type\":\"image\"}],\"tool_calls\":null}]"), Just("\"a\"")],
+        ) {
+            let body = format!("{{\"model\":\"m\",\"{key}\":{value}}}");
+            if let Ok(request) = Request::parse(body.as_bytes()) {
+                let _ = chain(&request, body.as_bytes(), "m", 16, Chain::default());
+            }
+        }
+    }
+}

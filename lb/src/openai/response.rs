@@ -1,0 +1,197 @@
+//! What is read from an answer: usage, the model it names, whether it carries content.
+
+use std::ops::Range;
+
+use super::scan::{self, Kind, Value};
+
+/// Token counts as the engine reports them, in the OpenAI or the Anthropic shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Usage {
+    /// `prompt_tokens` or `input_tokens`.
+    pub(crate) prompt_tokens: Option<u64>,
+    /// `completion_tokens` or `output_tokens`.
+    pub(crate) completion_tokens: Option<u64>,
+    /// `prompt_tokens_details.cached_tokens`, `input_tokens_details.cached_tokens` or `cache_read_input_tokens`.
+    pub(crate) cached_tokens: Option<u64>,
+}
+
+impl Usage {
+    fn parse(json: &[u8], value: &Value) -> Option<Self> {
+        if value.kind != Kind::Object {
+            return None;
+        }
+        let mut usage = Self::default();
+        scan::members(json, value.range.clone(), |key, value| match key {
+            b"prompt_tokens" | b"input_tokens" => usage.prompt_tokens = value.number(json),
+            b"completion_tokens" | b"output_tokens" => usage.completion_tokens = value.number(json),
+            b"cache_read_input_tokens" => usage.cached_tokens = value.number(json),
+            b"prompt_tokens_details" | b"input_tokens_details" => {
+                scan::members(json, value.range.clone(), |key, value| {
+                    if key == b"cached_tokens" {
+                        usage.cached_tokens = value.number(json);
+                    }
+                });
+            }
+            _ => {}
+        })?;
+        Some(usage)
+    }
+
+    /// Keeps what is known and takes what is new (Anthropic tells input at the start and output at the end).
+    pub(crate) fn merge(&mut self, newer: Self) {
+        self.prompt_tokens = newer.prompt_tokens.or(self.prompt_tokens);
+        self.completion_tokens = newer.completion_tokens.or(self.completion_tokens);
+        self.cached_tokens = newer.cached_tokens.or(self.cached_tokens);
+    }
+}
+
+/// One JSON document of an answer: a whole body, or the data of one event.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Document {
+    /// Where the top-level model's string stands, quotes included.
+    pub(crate) model_at: Option<Range<usize>>,
+    pub(crate) usage: Option<Usage>,
+    /// There is text, a tool call or another output in it.
+    pub(crate) content: Content,
+    /// `choices` is there and empty: the chunk carries usage alone.
+    pub(crate) choices_empty: bool,
+    /// There is a top-level `error` that is not null.
+    pub(crate) is_error: bool,
+}
+
+/// Whether a document carries output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Content {
+    /// A role, a ping, usage.
+    #[default]
+    None,
+    /// Output of the model.
+    Some,
+    /// Output, and the reason for its end.
+    Last,
+}
+
+impl Document {
+    /// Reads `json`; `None` when it is not an object.
+    pub(crate) fn parse(json: &[u8]) -> Option<Self> {
+        let mut document = Self::default();
+        let mut delta_type = false;
+        scan::members(json, 0..json.len(), |key, value| match key {
+            b"model" if value.kind == Kind::String => document.model_at = Some(value.outer()),
+            b"usage" => document.usage = Usage::parse(json, &value),
+            b"error" => document.is_error = !value.is_null(json),
+            b"choices" if value.kind == Kind::Array => document.read_choices(json, &value),
+            // Anthropic: `message_start` carries a message with usage; `content_block_delta` is output.
+            b"message" | b"response" if value.kind == Kind::Object => document.read_nested_usage(json, &value),
+            b"type" => {
+                let name = value.of(json);
+                delta_type = name == b"content_block_delta" || (name.starts_with(b"response.") && name.ends_with(b".delta"));
+            }
+            _ => {}
+        })?;
+        if delta_type {
+            document.content = Content::Some;
+        }
+        Some(document)
+    }
+
+    fn read_nested_usage(&mut self, json: &[u8], value: &Value) {
+        scan::members(json, value.range.clone(), |key, value| {
+            if key == b"usage" {
+                self.usage = Usage::parse(json, &value).or(self.usage);
+            }
+        });
+    }
+
+    fn read_choices(&mut self, json: &[u8], choices: &Value) {
+        self.choices_empty = true;
+        scan::elements(json, choices.range.clone(), |choice| {
+            self.choices_empty = false;
+            scan::members(json, choice.range, |key, value| match key {
+                b"finish_reason" if value.kind == Kind::String => self.content = Content::Last,
+                b"text" if value.kind == Kind::String && !value.range.is_empty() => self.saw_output(),
+                b"delta" | b"message" if value.kind == Kind::Object => {
+                    scan::members(json, value.range, |key, value| {
+                        if key != b"role" && is_output(json, &value) {
+                            self.saw_output();
+                        }
+                    });
+                }
+                _ => {}
+            });
+        });
+    }
+
+    fn saw_output(&mut self) {
+        if self.content == Content::None {
+            self.content = Content::Some;
+        }
+    }
+}
+
+/// Text, a tool call, an image: anything but null and emptiness.
+fn is_output(json: &[u8], value: &Value) -> bool {
+    match value.kind {
+        Kind::String => !value.range.is_empty(),
+        Kind::Array | Kind::Object => value.range.len() > 2,
+        Kind::Scalar => !value.is_null(json),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_vllm_are_understood() {
+        let role = br#"{"id":"c","object":"chat.completion.chunk","model":"tiny","choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}"#;
+        let document = Document::parse(role).unwrap();
+        assert_eq!(document.content, Content::None);
+        assert_eq!(&role[document.model_at.unwrap()], b"\"tiny\"");
+
+        let text = br#"{"model":"tiny","choices":[{"index":0,"delta":{"content":".YES"},"finish_reason":null}]}"#;
+        assert_eq!(Document::parse(text).unwrap().content, Content::Some);
+
+        let last = br#"{"choices":[{"delta":{"content":"x"},"finish_reason":"length","stop_reason":null}]}"#;
+        assert_eq!(Document::parse(last).unwrap().content, Content::Last);
+
+        let usage = br#"{"choices":[],"usage":{"prompt_tokens":22,"total_tokens":27,"completion_tokens":5,"prompt_tokens_details":{"cached_tokens":16}}}"#;
+        let document = Document::parse(usage).unwrap();
+        assert!(document.choices_empty);
+        let want = Usage { prompt_tokens: Some(22), completion_tokens: Some(5), cached_tokens: Some(16) };
+        assert_eq!(document.usage, Some(want));
+    }
+
+    #[test]
+    fn tool_calls_and_reasoning_are_content() {
+        for delta in [r#"{"tool_calls":[{"index":0}]}"#, r#"{"reasoning_content":"hm"}"#, r#"{"role":"assistant","content":"a"}"#] {
+            let json = format!(r#"{{"choices":[{{"delta":{delta},"finish_reason":null}}]}}"#);
+            assert_eq!(Document::parse(json.as_bytes()).unwrap().content, Content::Some, "{delta}");
+        }
+        for delta in [r#"{"role":"assistant"}"#, r#"{"content":null}"#, r#"{"tool_calls":[]}"#] {
+            let json = format!(r#"{{"choices":[{{"delta":{delta},"finish_reason":null}}]}}"#);
+            assert_eq!(Document::parse(json.as_bytes()).unwrap().content, Content::None, "{delta}");
+        }
+    }
+
+    #[test]
+    fn anthropic_and_responses_shapes_are_understood() {
+        let start = br#"{"type":"message_start","message":{"usage":{"input_tokens":10,"cache_read_input_tokens":4,"output_tokens":1}}}"#;
+        let mut usage = Document::parse(start).unwrap().usage.unwrap();
+        let delta = br#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"hi"}}"#;
+        assert_eq!(Document::parse(delta).unwrap().content, Content::Some);
+        let end = br#"{"type":"message_delta","delta":{},"usage":{"output_tokens":7}}"#;
+        usage.merge(Document::parse(end).unwrap().usage.unwrap());
+        assert_eq!(usage, Usage { prompt_tokens: Some(10), completion_tokens: Some(7), cached_tokens: Some(4) });
+        let responses = br#"{"type":"response.completed","response":{"usage":{"input_tokens":3,"output_tokens":2,"input_tokens_details":{"cached_tokens":1}}}}"#;
+        assert_eq!(Document::parse(responses).unwrap().usage.unwrap().cached_tokens, Some(1));
+        let delta = br#"{"type":"response.output_text.delta","delta":"hi"}"#;
+        assert_eq!(Document::parse(delta).unwrap().content, Content::Some);
+    }
+
+    #[test]
+    fn errors_are_seen() {
+        assert!(Document::parse(br#"{"error":{"message":"x"}}"#).unwrap().is_error);
+        assert!(!Document::parse(br#"{"error":null}"#).unwrap().is_error);
+    }
+}

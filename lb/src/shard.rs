@@ -1,0 +1,399 @@
+//! One data thread: its listeners, its replica of everything a request needs, its mailbox.
+
+use std::cell::{Cell, RefCell};
+use std::io as std_io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use config::snapshot::PoolScope;
+use crossbeam_channel::Receiver;
+use predictor::fleet::{self, Backend, Decided, Fleet};
+use predictor::ttft::Prior;
+use tokio::sync::mpsc;
+
+use crate::conn;
+use crate::decide::Memory;
+use crate::endpoints::{Endpoint, Table};
+use crate::io::{self, Listener, Reactor};
+use crate::log::Entry;
+use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::metrics::{EndpointReport, Metrics, ShardReport};
+use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
+use crate::plan::{EndpointId, Plan};
+use crate::settings::Settings;
+use crate::sys;
+
+/// How often batches for the other threads leave: they know within 5 ms.
+const PEER_FLUSH: Duration = Duration::from_millis(2);
+/// How often lines of the access log leave, and idle upstream connections are looked at.
+const HOUSEKEEPING: Duration = Duration::from_millis(100);
+/// Lines leave earlier when there are this many bytes of them.
+const LOG_BYTES_FLUSH: usize = 64 << 10;
+/// Lines are dropped (and counted) when there are more bytes than this and nobody takes them.
+const LOG_BYTES_MAX: usize = 4 << 20;
+/// Most messages taken from the mailbox before other work gets a turn.
+const MESSAGES_PER_TURN: usize = 1_024;
+
+/// What a data thread is started with.
+pub(crate) struct ShardSetup {
+    /// Its number, from 0.
+    pub(crate) index: usize,
+    /// Bounds and time-outs.
+    pub(crate) settings: Arc<Settings>,
+    /// Its own listening sockets, each with the pools it serves.
+    pub(crate) listeners: Vec<(std::net::TcpListener, PoolScope)>,
+    /// Its messages.
+    pub(crate) mailbox: Receiver<ToShard>,
+    /// What wakes it.
+    pub(crate) waker: sys::Waker,
+    /// To the control thread.
+    pub(crate) control: mpsc::Sender<FromShard>,
+    /// The other data threads.
+    pub(crate) peers: Vec<ShardHandle>,
+    /// Bytes of request bodies that this thread may hold.
+    pub(crate) body_bytes_max: usize,
+}
+
+/// Everything a data thread owns. Borrowed only between two awaits, never across one.
+pub(crate) struct Shard {
+    pub(crate) index: usize,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) reactor: Rc<Reactor>,
+    pub(crate) plan: RefCell<Option<Arc<Plan>>>,
+    pub(crate) table: RefCell<Table>,
+    pub(crate) fleet: RefCell<Fleet>,
+    pub(crate) memory: RefCell<Memory>,
+    pub(crate) metrics: RefCell<Metrics>,
+    pub(crate) draining: Cell<bool>,
+    /// Bytes of request bodies held.
+    pub(crate) body_bytes: Cell<usize>,
+    pub(crate) body_bytes_max: usize,
+    /// Requests being tried again right now.
+    pub(crate) retries_live: Cell<u32>,
+    next_request: Cell<u64>,
+    control: mpsc::Sender<FromShard>,
+    peers: Vec<ShardHandle>,
+    batch: RefCell<Vec<PeerEvent>>,
+    log_lines: RefCell<Vec<u8>>,
+    drained_told: Cell<bool>,
+}
+
+/// Runs a data thread until the process ends.
+///
+/// # Errors
+/// When the runtime cannot be made.
+pub(crate) fn run(setup: ShardSetup) -> std_io::Result<()> {
+    sys::pin_to_core(setup.index);
+    let driver = setup.settings.driver;
+    let mut result = Ok(());
+    io::run(driver, async {
+        result = serve(setup).await;
+    })?;
+    result
+}
+
+async fn serve(setup: ShardSetup) -> std_io::Result<()> {
+    let reactor = Reactor::new(setup.waker)?;
+    let shard = Rc::new(Shard {
+        index: setup.index,
+        reactor: reactor.clone(),
+        plan: RefCell::default(),
+        table: RefCell::default(),
+        fleet: RefCell::new(Fleet::new(fleet::Limits {
+            block_bytes: setup.settings.block_bytes,
+            endpoints_max: config::limits::ENDPOINTS_MAX,
+            seed: seed(),
+            ..fleet::Limits::default()
+        })),
+        memory: RefCell::default(),
+        metrics: RefCell::default(),
+        draining: Cell::new(false),
+        body_bytes: Cell::new(0),
+        body_bytes_max: setup.body_bytes_max,
+        retries_live: Cell::new(0),
+        next_request: Cell::new(seed() >> 24),
+        control: setup.control,
+        peers: setup.peers,
+        batch: RefCell::default(),
+        log_lines: RefCell::default(),
+        drained_told: Cell::new(false),
+        settings: setup.settings,
+    });
+    io::spawn(reactor.clone().sweep());
+    io::spawn(housekeeping(shard.clone()));
+    if !shard.peers.is_empty() {
+        io::spawn(flush_peers(shard.clone()));
+    }
+    let mut listening = Vec::new();
+    for (listener, scope) in setup.listeners {
+        let listener = Listener::from_std(listener)?;
+        listening.push(listener.raw_fd());
+        io::spawn(conn::accept(shard.clone(), listener, Rc::new(scope)));
+    }
+    let mailbox = setup.mailbox;
+    let on_wake = {
+        let shard = shard.clone();
+        move || shard.take_messages(&mailbox, &listening)
+    };
+    // Messages may have come before the waker was watched.
+    on_wake();
+    reactor.serve(on_wake).await
+}
+
+/// A number that differs from thread to thread and from start to start.
+fn seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish()
+}
+
+async fn flush_peers(shard: Rc<Shard>) {
+    loop {
+        io::sleep(PEER_FLUSH).await;
+        shard.flush_batch();
+    }
+}
+
+async fn housekeeping(shard: Rc<Shard>) {
+    loop {
+        io::sleep(HOUSEKEEPING).await;
+        shard.flush_log();
+        let now_us = io::now_us();
+        let keep_us = duration_us(shard.settings.upstream_keep_alive);
+        for endpoint in shard.table.borrow().iter() {
+            endpoint.close_stale(now_us, keep_us);
+        }
+    }
+}
+
+/// In microseconds.
+pub(crate) fn duration_us(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Shard {
+    fn take_messages(&self, mailbox: &Receiver<ToShard>, listening: &[std::os::fd::RawFd]) {
+        for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
+            match message {
+                ToShard::Plan(plan) => self.apply(plan),
+                ToShard::Readiness { endpoint, incarnation, readiness } => {
+                    if let Some(endpoint) = self.table.borrow().incarnation(endpoint, incarnation) {
+                        endpoint.set_readiness(readiness);
+                    }
+                }
+                ToShard::Scraped { endpoint, incarnation, scrape } => self.scraped(endpoint, incarnation, &scrape),
+                ToShard::ScrapeFailed { endpoint, incarnation } => {
+                    if self.table.borrow().incarnation(endpoint, incarnation).is_some() {
+                        self.fleet.borrow_mut().scrape_failed(io::now_us(), endpoint.0);
+                    }
+                }
+                ToShard::Peer(batch) => self.apply_batch(&batch),
+                ToShard::Report(reply) => {
+                    // Whoever asked may have stopped waiting.
+                    let _ = reply.try_send(self.report());
+                }
+                ToShard::Drain => {
+                    self.draining.set(true);
+                    listening.iter().for_each(|&fd| sys::stop_listening(fd));
+                    self.tell_if_drained();
+                }
+            }
+        }
+    }
+
+    fn apply(&self, plan: Arc<Plan>) {
+        let changes = self.table.borrow_mut().apply(&plan);
+        let now_us = io::now_us();
+        let mut fleet = self.fleet.borrow_mut();
+        for id in changes.removed {
+            fleet.remove_endpoint(now_us, id.0);
+        }
+        for endpoint in changes.added {
+            let spec = &endpoint.spec;
+            fleet.add_endpoint(
+                now_us,
+                spec.id.0,
+                &fleet::EndpointSpec {
+                    backend: match spec.backend {
+                        policy::Backend::Local => Backend::Engine,
+                        policy::Backend::External => Backend::Provider,
+                    },
+                    model: &spec.model,
+                    kind_key: &spec.kind,
+                    prior: Prior::default(),
+                    max_batched_tokens: config::limits::MAX_BATCHED_TOKENS_DEFAULT,
+                    kv_capacity_tokens: None,
+                },
+            );
+        }
+        *self.plan.borrow_mut() = Some(plan);
+    }
+
+    fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {
+        if self.table.borrow().incarnation(id, incarnation).is_none() {
+            return;
+        }
+        let scrape = fleet::Scrape {
+            waiting: scrape.waiting,
+            running: scrape.running,
+            kv_usage_ratio: scrape.kv_usage_ratio,
+            num_gpu_blocks: scrape.num_gpu_blocks,
+            block_size_tokens: scrape.block_size_tokens,
+            own_in_flight_at_scrape: None,
+        };
+        self.fleet.borrow_mut().scraped(io::now_us(), id.0, &scrape);
+    }
+
+    fn apply_batch(&self, batch: &PeerBatch) {
+        let table = self.table.borrow();
+        let mut fleet = self.fleet.borrow_mut();
+        for event in &batch.events {
+            if table.incarnation(event.endpoint, event.incarnation).is_none() {
+                continue;
+            }
+            match &event.what {
+                PeerWhat::Decided { chain, prompt_tokens, overlap_tokens, answer, attempt } => {
+                    fleet.decided(
+                        event.at_us,
+                        &Decided {
+                            request_id: event.request,
+                            endpoint: event.endpoint.0,
+                            chain,
+                            prompt_tokens: *prompt_tokens,
+                            overlap_tokens: *overlap_tokens,
+                            answer: *answer,
+                            attempt: *attempt,
+                        },
+                    );
+                }
+                PeerWhat::FirstToken => {
+                    fleet.first_token(event.at_us, event.request, event.endpoint.0);
+                }
+                PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
+            }
+        }
+    }
+
+    fn report(&self) -> ShardReport {
+        let now_us = io::now_us();
+        let fleet = self.fleet.borrow();
+        let endpoints = self.table.borrow();
+        ShardReport {
+            shard: self.index,
+            metrics: self.metrics.borrow().clone(),
+            endpoints: endpoints
+                .iter()
+                .map(|endpoint| EndpointReport {
+                    endpoint: endpoint.spec.id,
+                    incarnation: endpoint.spec.incarnation,
+                    own_in_flight: endpoint.in_flight(),
+                    idle_connections: u32::try_from(endpoint.idle_connections()).unwrap_or(u32::MAX),
+                    belief: fleet.snapshot(now_us, endpoint.spec.id.0),
+                })
+                .collect(),
+        }
+    }
+
+    /// A number for a request, unique over the process: the thread's number stands in the top bits.
+    pub(crate) fn next_request_id(&self) -> u64 {
+        let next = self.next_request.get().wrapping_add(1) & ((1 << 48) - 1);
+        self.next_request.set(next);
+        (self.index as u64) << 48 | next
+    }
+
+    /// Tells the other threads, in the next batch.
+    pub(crate) fn tell_peers(&self, endpoint: &Endpoint, request: u64, at_us: u64, what: impl FnOnce() -> PeerWhat) {
+        if self.peers.is_empty() {
+            return;
+        }
+        let mut batch = self.batch.borrow_mut();
+        if batch.len() >= BATCH_EVENTS_MAX {
+            self.metrics.borrow_mut().peer_batches_dropped += 1;
+            return;
+        }
+        let (endpoint, incarnation) = (endpoint.spec.id, endpoint.spec.incarnation);
+        batch.push(PeerEvent { request, endpoint, incarnation, at_us, what: what() });
+    }
+
+    fn flush_batch(&self) {
+        let mut waiting = self.batch.borrow_mut();
+        if waiting.is_empty() {
+            return;
+        }
+        let batch = Arc::new(PeerBatch { events: std::mem::take(&mut *waiting) });
+        for peer in &self.peers {
+            if peer.send(ToShard::Peer(batch.clone())).is_err() {
+                self.metrics.borrow_mut().peer_batches_dropped += 1;
+            }
+        }
+    }
+
+    /// Tells the control thread that an endpoint failed, and keeps this thread's requests away from it meanwhile.
+    pub(crate) fn report_failure(&self, endpoint: &Endpoint, failure: Failure) {
+        let now_us = io::now_us();
+        let id = endpoint.spec.id;
+        *self.metrics.borrow_mut().failures.entry((id, failure)).or_default() += 1;
+        match failure {
+            Failure::Connect | Failure::Reset => {
+                endpoint.failed(now_us);
+                endpoint.suspect(now_us);
+            }
+            Failure::FirstByteTimeout | Failure::IdleTimeout | Failure::BadAnswer | Failure::ServerError => {
+                endpoint.failed(now_us);
+            }
+            Failure::Busy => return,
+        }
+        // A full box only delays what the next probe finds out anyway.
+        let _ = self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+    }
+
+    /// Writes a line of the access log.
+    pub(crate) fn log(&self, entry: &Entry) {
+        let mut lines = self.log_lines.borrow_mut();
+        if lines.len() > LOG_BYTES_MAX {
+            self.metrics.borrow_mut().log_lines_dropped += 1;
+            return;
+        }
+        entry.push(&mut lines);
+        let full = lines.len() >= LOG_BYTES_FLUSH;
+        drop(lines);
+        if full {
+            self.flush_log();
+        }
+    }
+
+    fn flush_log(&self) {
+        let mut lines = self.log_lines.borrow_mut();
+        if lines.is_empty() {
+            return;
+        }
+        if let Ok(place) = self.control.try_reserve() {
+            place.send(FromShard::Log(std::mem::take(&mut *lines)));
+        }
+    }
+
+    /// A request begins.
+    pub(crate) fn exchange_begins(&self) {
+        self.metrics.borrow_mut().exchanges_open += 1;
+    }
+
+    /// A request has ended.
+    pub(crate) fn exchange_ends(&self) {
+        self.metrics.borrow_mut().exchanges_open -= 1;
+        self.tell_if_drained();
+    }
+
+    fn tell_if_drained(&self) {
+        let open = self.metrics.borrow().exchanges_open;
+        if self.draining.get() && open == 0 && !self.drained_told.get() {
+            self.flush_log();
+            self.drained_told.set(self.control.try_send(FromShard::Drained).is_ok());
+        }
+    }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

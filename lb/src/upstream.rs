@@ -1,0 +1,203 @@
+//! One attempt to have a request answered by one endpoint: connect or reuse, send, wait for the head of the answer.
+
+use std::rc::Rc;
+
+use crate::body::Message;
+use crate::conn::Client;
+use crate::endpoints::Endpoint;
+use crate::error::UpstreamError;
+use crate::http1::rewrite::{push_decimal, push_header, request_headers};
+use crate::http1::{Method, ResponseHead};
+use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
+use crate::openai::edit::Edits;
+use crate::shard::{Shard, duration_us};
+
+/// Longest head of an answer.
+const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Most interim (1xx) answers before the real one.
+const INTERIM_ANSWERS_MAX: u32 = 8;
+
+/// The beginning of an answer.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    pub(crate) conn: Conn,
+    pub(crate) head: ResponseHead,
+    /// The head, and what came with it.
+    pub(crate) received: Buf,
+}
+
+/// How an attempt ended without an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NoAnswer {
+    /// The client has gone: nobody is to blame, nothing to be tried again.
+    ClientGone,
+    /// The endpoint failed before any byte of an answer; another may be tried.
+    Failed(UpstreamError),
+    /// As `Failed`, but the request's bytes are lost with the connection: no other attempt is possible.
+    Lost(UpstreamError),
+}
+
+/// What is sent, and to whom.
+pub(crate) struct Upstream<'a> {
+    pub(crate) endpoint: &'a Rc<Endpoint>,
+    pub(crate) edits: &'a Edits,
+    pub(crate) request_id: &'a str,
+    /// Path and query as the client sent them.
+    pub(crate) target: &'a [u8],
+    /// The answer must not be compressed: it is to be read.
+    pub(crate) encoding: Encoding,
+}
+
+/// Whether `Accept-Encoding` travels on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// The client's wish is passed on.
+    AsAsked,
+    /// The upstream is to send plain bytes.
+    Plain,
+}
+
+/// Sends the request and waits for the head of the answer. `message` stays with the caller unless the result says it
+/// is lost.
+pub(crate) async fn attempt(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    upstream: &Upstream<'_>,
+    message: &mut Message,
+) -> Result<Answer, NoAnswer> {
+    let keep_alive_us = duration_us(shard.settings.upstream_keep_alive);
+    let reused = upstream.endpoint.take_idle(io::now_us(), keep_alive_us);
+    if let Some(conn) = reused {
+        shard.metrics.borrow_mut().upstream_reuses += 1;
+        match ask(shard, client, upstream, message, conn).await {
+            // The engine closed it while the request was on its way: not a failure of the endpoint.
+            Err(NoAnswer::Failed(UpstreamError::Reset)) => shard.metrics.borrow_mut().replays += 1,
+            other => return other,
+        }
+    }
+    let conn = connect(shard, client.conn.watch(), upstream.endpoint).await?;
+    shard.metrics.borrow_mut().upstream_connects += 1;
+    ask(shard, client, upstream, message, conn).await
+}
+
+async fn connect(shard: &Rc<Shard>, client: &Watch, endpoint: &Endpoint) -> Result<Conn, NoAnswer> {
+    let timeout = endpoint.spec.timeouts.connect.unwrap_or(shard.settings.connect_timeout);
+    let deadline = shard.reactor.deadline(timeout);
+    match until(io::connect(&shard.reactor, endpoint.spec.address), Some(client), deadline.watch()).await {
+        Ok(Ok(conn)) => Ok(conn),
+        Ok(Err(_)) | Err(Stop::TimedOut) => Err(NoAnswer::Failed(UpstreamError::Connect)),
+        Err(Stop::Gone) => Err(NoAnswer::ClientGone),
+    }
+}
+
+async fn ask(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    upstream: &Upstream<'_>,
+    message: &mut Message,
+    mut conn: Conn,
+) -> Result<Answer, NoAnswer> {
+    put_request(client, upstream, message);
+    let timeouts = &upstream.endpoint.spec.timeouts;
+    let watch = conn.watch_shared();
+    watch.arm(timeouts.idle.unwrap_or(shard.settings.idle_timeout));
+    let out = std::mem::take(&mut client.out);
+    let sent = until(conn.send(out), Some(client.conn.watch()), &watch).await;
+    match sent {
+        Ok((_, mut out)) => {
+            message.bytes = std::mem::take(&mut out.data);
+            out.clear();
+            client.out = out;
+            // A server may answer before it has read everything (413), so a failed send is told by the receive.
+        }
+        Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
+        Err(Stop::TimedOut) => return Err(NoAnswer::Lost(UpstreamError::Timeout)),
+    }
+    watch.arm(timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout));
+    let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
+    watch.disarm();
+    answer
+}
+
+async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: Conn) -> Result<Answer, NoAnswer> {
+    let mut received = Buf::pooled(SizeClass::Small);
+    let mut head = ResponseHead::default();
+    let mut interim = 0;
+    loop {
+        let before = received.len();
+        let (result, buf) = match until(conn.recv(received), Some(client), watch).await {
+            Ok(done) => done,
+            Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
+            Err(Stop::TimedOut) => return Err(NoAnswer::Failed(UpstreamError::Timeout)),
+        };
+        received = buf;
+        match result {
+            Ok(0) | Err(_) if before == 0 && interim == 0 => return Err(NoAnswer::Failed(UpstreamError::Reset)),
+            Ok(0) | Err(_) => return Err(NoAnswer::Failed(UpstreamError::BadAnswer)),
+            Ok(_) => {}
+        }
+        while head.parse(&received, method).map_err(|_| NoAnswer::Failed(UpstreamError::BadAnswer))? {
+            if head.status >= 200 {
+                return Ok(Answer { conn, head, received });
+            }
+            interim += 1;
+            if interim > INTERIM_ANSWERS_MAX || head.status == 101 {
+                return Err(NoAnswer::Failed(UpstreamError::BadAnswer));
+            }
+            received.consume(head.head_bytes);
+        }
+        if received.len() > RESPONSE_HEAD_BYTES_MAX {
+            return Err(NoAnswer::Failed(UpstreamError::BadAnswer));
+        }
+        if received.room() == 0 {
+            received.reserve(received.len());
+        }
+    }
+}
+
+/// Puts the upstream's request into the client's `out`: a head of our making, the body with its splices.
+fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Message) {
+    let mut out = std::mem::take(&mut client.out);
+    out.clear();
+    let body_bytes = upstream.edits.body_bytes(message.body_end - message.body_start);
+    out.small_with(|to| push_head(to, client, upstream, &message.bytes, body_bytes));
+    upstream.edits.push(&mut out, message.body_start..message.body_end);
+    out.data = std::mem::take(&mut message.bytes);
+    client.out = out;
+}
+
+fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, bytes: &[u8], body_bytes: usize) {
+    let spec = &upstream.endpoint.spec;
+    to.extend_from_slice(client.head.method_name.of(bytes));
+    to.push(b' ');
+    let path = match spec.path_prefix.is_empty() {
+        true => upstream.target,
+        false => upstream.target.strip_prefix(b"/v1").unwrap_or(upstream.target),
+    };
+    to.extend_from_slice(spec.path_prefix.as_bytes());
+    to.extend_from_slice(path);
+    to.extend_from_slice(b" HTTP/1.1\r\n");
+    push_header(to, b"host", spec.host_header.as_bytes());
+    request_headers(&client.head.headers, bytes, |name, value| {
+        if upstream.encoding == Encoding::AsAsked || !name.eq_ignore_ascii_case(b"accept-encoding") {
+            push_header(to, name, value);
+        }
+    });
+    if body_bytes > 0 || client.head.method == Method::Post {
+        to.extend_from_slice(b"content-length: ");
+        push_decimal(to, body_bytes as u64);
+        to.extend_from_slice(b"\r\n");
+    }
+    push_header(to, b"x-request-id", upstream.request_id.as_bytes());
+    to.extend_from_slice(b"x-forwarded-for: ");
+    for earlier in client.head.headers.all(bytes, "x-forwarded-for") {
+        to.extend_from_slice(earlier);
+        to.extend_from_slice(b", ");
+    }
+    to.extend_from_slice(client.peer.ip().to_string().as_bytes());
+    to.extend_from_slice(b"\r\nx-forwarded-proto: http\r\n");
+    if let Some(credential) = &spec.credential {
+        push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
+    }
+    to.extend_from_slice(b"\r\n");
+}
