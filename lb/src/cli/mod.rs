@@ -1,0 +1,126 @@
+//! The command line: `kinference` runs servers, `kinfctl` (the same binary by another name, or `kinference ctl`) looks
+//! at configurations and running servers.
+//!
+//! Exit codes: 0 done; 1 the thing looked at is not well (or a server was ended by force); 2 the command itself cannot
+//! be carried out. What a person must do stands in one line on stderr.
+
+mod demo;
+mod get;
+mod serve;
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::server;
+
+/// Exit code of a command that cannot be carried out.
+const USAGE: u8 = 2;
+
+/// Policy-driven inference gateway for vLLM.
+#[derive(Debug, Parser)]
+#[command(name = "kinference", version, arg_required_else_help = true)]
+struct Kinference {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a gateway
+    Serve(Box<serve::Serve>),
+    /// Run a gateway over simulated engines, to try it out
+    Demo(demo::Demo),
+    /// Look at configurations and running gateways (also as `kinfctl`)
+    Ctl {
+        #[command(subcommand)]
+        command: Ctl,
+    },
+    /// Print the version
+    Version,
+}
+
+/// Look at configurations and running gateways.
+#[derive(Debug, Parser)]
+#[command(name = "kinfctl", version, arg_required_else_help = true)]
+struct Kinfctl {
+    #[command(subcommand)]
+    command: Ctl,
+}
+
+#[derive(Debug, Subcommand)]
+enum Ctl {
+    /// Show a part of a running gateway
+    Get(get::Get),
+    /// Print the version
+    Version,
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn main() -> ExitCode {
+    match invoked_as() {
+        InvokedAs::Kinference => match Kinference::parse().command {
+            Command::Serve(serve) => serve.run(),
+            Command::Demo(demo) => demo.run(),
+            Command::Ctl { command } => ctl(&command),
+            Command::Version => version("kinference"),
+        },
+        InvokedAs::Kinfctl => ctl(&Kinfctl::parse().command),
+    }
+}
+
+enum InvokedAs {
+    Kinference,
+    Kinfctl,
+}
+
+fn invoked_as() -> InvokedAs {
+    let program = std::env::args_os().next().map(std::path::PathBuf::from);
+    match program.as_deref().and_then(|path| path.file_stem()).and_then(|stem| stem.to_str()) {
+        Some("kinfctl") => InvokedAs::Kinfctl,
+        Some(_) | None => InvokedAs::Kinference,
+    }
+}
+
+fn ctl(command: &Ctl) -> ExitCode {
+    match command {
+        Ctl::Get(get) => get.run(),
+        Ctl::Version => version("kinfctl"),
+    }
+}
+
+fn version(program: &str) -> ExitCode {
+    print_out(&format!("{program} {}\n", env!("CARGO_PKG_VERSION")))
+}
+
+/// Writes to stdout. A reader that has gone (`| head`) is no failure.
+fn print_out(text: &str) -> ExitCode {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    ExitCode::SUCCESS
+}
+
+/// Says why a command cannot be carried out.
+fn usage(message: impl Display) -> ExitCode {
+    eprintln!("error: {message}");
+    ExitCode::from(USAGE)
+}
+
+/// Runs a server and says why it does not start.
+fn run_server(options: server::Options) -> ExitCode {
+    server::log_panics();
+    server::run(options).unwrap_or_else(usage)
+}
+
+/// `IP:PORT`, for clap.
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let expected = "expected IP:PORT, for example 127.0.0.1:8080, or 0.0.0.0:8080 for every interface";
+    match text.split_once(':') {
+        Some(("localhost", port)) => port.parse().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port))).map_err(|_| expected.into()),
+        Some(_) | None => text.parse().map_err(|_| expected.into()),
+    }
+}

@@ -1,0 +1,285 @@
+//! The metrics page: counts of all data threads and the state of the process, in the Prometheus text format.
+//!
+//! Label values come from the configuration and from closed lists, never from a request, so the number of series is
+//! bounded by what is configured. Names that OpenTelemetry has agreed on (`gen_ai.*`, semantic conventions for
+//! generative AI) are used where they fit, in their Prometheus spelling.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::SystemTime;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::report::Reports;
+use super::status::{EndpointStatus, Phase, Status};
+use crate::mailbox::Readiness;
+use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
+use crate::plan::EndpointId;
+
+/// The media type of [`text`].
+pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
+
+/// Writes the page.
+///
+/// # Errors
+/// Never in practice: writing to a string does not fail.
+pub(crate) fn text(status: Status, reports: Reports) -> Result<String, fmt::Error> {
+    let totals = reports.totals();
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Page { status, reports, totals }));
+    let mut out = String::with_capacity(16 << 10);
+    prometheus_text::encode(&mut out, &registry)?;
+    Ok(out)
+}
+
+#[derive(Debug)]
+struct Page {
+    status: Status,
+    reports: Reports,
+    totals: Metrics,
+}
+
+impl Collector for Page {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut out = Writer { encoder };
+        self.process(&mut out)?;
+        self.configuration(&mut out)?;
+        self.connections(&mut out)?;
+        self.requests(&mut out)?;
+        self.tokens_and_times(&mut out)?;
+        self.prediction(&mut out)?;
+        self.endpoints(&mut out)?;
+        self.beliefs(&mut out)
+    }
+}
+
+type Labels<'a> = Vec<(&'static str, String)>;
+
+/// Writes families; every sample of a family has the same label names.
+struct Writer<'a> {
+    encoder: DescriptorEncoder<'a>,
+}
+
+impl Writer<'_> {
+    /// A family of counters; `name` without `_total`, which is added.
+    fn counters(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'static>, u64)>) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        self.counters(name, help, [(Vec::new(), value)])
+    }
+
+    fn gauges<V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, V)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.gauges(name, help, [(Vec::new(), value)])
+    }
+
+    fn durations<'h>(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, &'h Histogram)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        for (labels, histogram) in samples {
+            let bounds = DURATION_BOUNDS_S.into_iter().chain([f64::INFINITY]);
+            let buckets: Vec<(f64, u64)> = bounds.zip(histogram.buckets).collect();
+            let count = histogram.buckets.iter().sum();
+            family.encode_family(&labels)?.encode_histogram::<NoLabelSet>(histogram.sum_s, count, &buckets, None)?;
+        }
+        Ok(())
+    }
+}
+
+impl Page {
+    fn process(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let facts = &self.status.facts;
+        let version = vec![("version", String::from(env!("CARGO_PKG_VERSION"))), ("driver", facts.driver.to_string())];
+        out.gauges("kinference_build_info", "Version and I/O driver; always 1", [(version, 1_u64)])?;
+        let started = facts.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        out.gauge("process_start_time_seconds", "When the process started, in seconds since 1970", started)?;
+        out.gauge("process_max_fds", "File descriptors the process may have open", facts.open_files_max)?;
+        out.gauge("kinference_data_threads", "Data threads", facts.data_threads)?;
+        let stuck = self.reports.stuck.len();
+        out.gauge("kinference_data_threads_stuck", "Data threads that did not answer within 0.5 s; their counts are missing here", stuck)?;
+        let draining = u64::from(self.status.phase == Phase::Draining);
+        out.gauge("kinference_draining", "1 from the first signal to the end", draining)
+    }
+
+    fn configuration(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let config = &self.status.config;
+        let snapshot = self.status.plan.as_ref().map(|plan| &plan.snapshot);
+        let generation = snapshot.map_or(0, |snapshot| snapshot.generation);
+        out.gauge("kinference_config_generation", "Generation of the configuration in force; 0 when none is", generation)?;
+        let warnings = snapshot.map_or(0, |snapshot| snapshot.warnings.len());
+        out.gauge("kinference_config_warnings", "Warnings about the configuration in force", warnings)?;
+        out.counter("kinference_config_refusals", "Configurations that were refused; the last good one stayed in force", config.refusals)?;
+        let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let in_force = config.in_force_since.map(|at| (Vec::new(), since(at)));
+        out.gauges("kinference_config_in_force_since_seconds", "When the configuration came into force, in seconds since 1970", in_force)?;
+        let unresolved = self.status.unresolved.len();
+        out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
+    }
+
+    fn connections(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let m = &self.totals;
+        out.gauge("kinference_downstream_connections_open", "Client connections open", m.connections_open)?;
+        out.counter("kinference_downstream_connections", "Client connections taken", m.connections_accepted)?;
+        out.counter("kinference_downstream_connections_refused", "Client connections closed at once for want of room", m.connections_refused)?;
+        out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
+        out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
+        out.counter("kinference_upstream_connects", "New upstream connections", m.upstream_connects)?;
+        out.counter("kinference_upstream_reuses", "Requests on a kept upstream connection", m.upstream_reuses)?;
+        let lost = m.log_lines_dropped.saturating_add(self.status.log_lines_dropped);
+        out.counter("kinference_access_log_lines_lost", "Lines of the access log that found no room or could not be written", lost)?;
+        out.counter("kinference_peer_batches_lost", "Batches between data threads that found no room", m.peer_batches_dropped)
+    }
+
+    fn requests(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let m = &self.totals;
+        out.gauge("kinference_requests_open", "Requests being worked on", m.exchanges_open)?;
+        let mut series: Vec<_> = m.series.iter().collect();
+        series.sort_unstable_by_key(|(labels, _)| *labels);
+        let samples = series.into_iter().map(|(s, counts)| {
+            let labels = vec![
+                ("model", s.model.clone()),
+                ("tenant", s.tenant.clone()),
+                ("destination", s.destination.clone()),
+                ("rule", s.rule.clone()),
+                ("api", s.api.to_owned()),
+                ("outcome", s.outcome.to_owned()),
+                ("status", s.status.to_string()),
+            ];
+            (labels, counts.requests)
+        });
+        out.counters("kinference_requests", "Requests that ended", samples)?;
+        out.counter("kinference_requests_local", "Requests answered without an upstream", m.requests_local)?;
+        out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
+        out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;
+        out.counter("kinference_replays", "Requests sent again because a kept connection had died", m.replays)
+    }
+
+    /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.
+    fn tokens_and_times(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
+        for (series, counts) in &self.totals.series {
+            let group = groups.entry([&series.model, &series.tenant, &series.destination]).or_default();
+            group.prompt_tokens += counts.prompt_tokens;
+            group.cached_tokens += counts.cached_tokens;
+            group.completion_tokens += counts.completion_tokens;
+            group.ttft.merge(&counts.ttft);
+            group.duration.merge(&counts.duration);
+        }
+        let labels = |[model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
+            vec![
+                ("gen_ai_request_model", (*model).to_owned()),
+                ("tenant", (*tenant).to_owned()),
+                ("destination", (*destination).to_owned()),
+            ]
+        };
+        let tokens = groups.iter().flat_map(|(group, counts)| {
+            let kinds = [("input", counts.prompt_tokens), ("input_cached", counts.cached_tokens), ("output", counts.completion_tokens)];
+            kinds.map(|(kind, tokens)| {
+                let mut labels = labels(group);
+                labels.push(("gen_ai_token_type", kind.to_owned()));
+                (labels, tokens)
+            })
+        });
+        out.counters("gen_ai_client_token_usage", "Tokens as reported by the servers; input_cached is a part of input", tokens)?;
+        let ttft = groups.iter().map(|(group, counts)| (labels(group), &counts.ttft));
+        out.durations("kinference_ttft_seconds", "From the last byte of a request to the first content of its answer, streamed answers", ttft)?;
+        let duration = groups.iter().map(|(group, counts)| (labels(group), &counts.duration));
+        out.durations("gen_ai_client_operation_duration_seconds", "From the last byte of a request to the last of its answer", duration)
+    }
+
+    fn prediction(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let errors = &self.totals.prediction_error;
+        let bounds = PREDICTION_ERROR_BOUNDS.into_iter().chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(*errors).collect();
+        // Data threads count in buckets alone; every error is taken as its bucket's bound, those above all as the last.
+        let last = PREDICTION_ERROR_BOUNDS[PREDICTION_ERROR_BOUNDS.len() - 1];
+        let sum = buckets.iter().map(|&(bound, count)| bound.min(last) * count as f64).sum();
+        let help = "|predicted - actual| / actual of the time to first token; the sum takes each error as its bucket's bound";
+        let mut family =
+            out.encoder.encode_descriptor("kinference_prediction_error_ratio", help, None, MetricType::Histogram)?;
+        family.encode_histogram::<NoLabelSet>(sum, errors.iter().sum(), &buckets, None)
+    }
+
+    fn endpoints(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let all = &self.status.endpoints;
+        let samples = |value: fn(&EndpointStatus) -> f64| all.iter().map(move |endpoint| (of(endpoint), value(endpoint)));
+        out.gauges(
+            "kinference_endpoint_ready",
+            "1 when requests may go there",
+            samples(|endpoint| if endpoint.verdict.readiness == Readiness::Ready { 1.0 } else { 0.0 }),
+        )?;
+        let ages = all.iter().filter_map(|endpoint| Some((of(endpoint), endpoint.scrape_age_us? as f64 / 1e6)));
+        out.gauges("kinference_endpoint_scrape_age_seconds", "Age of the last good read of its metrics", ages)?;
+        let failed = all.iter().map(|endpoint| (of(endpoint), endpoint.scrapes_failed));
+        out.counters("kinference_endpoint_scrape_failures", "Reads of its metrics that failed", failed)?;
+
+        let name = |id: EndpointId| all.iter().find(|endpoint| endpoint.spec.id == id);
+        let mut failures: Vec<_> = self.totals.failures.iter().collect();
+        failures.sort_unstable();
+        let failures = failures.into_iter().filter_map(|((id, failure), count)| {
+            let mut labels = of(name(*id)?);
+            labels.push(("failure", failure.label().to_owned()));
+            Some((labels, *count))
+        });
+        out.counters("kinference_endpoint_failures", "Requests that failed there, by kind", failures)
+    }
+
+    fn beliefs(&self, out: &mut Writer<'_>) -> fmt::Result {
+        type Value = fn(&predictor::fleet::EndpointBelief) -> Option<f64>;
+        let families: [(&str, &str, Value); 6] = [
+            ("kinference_endpoint_queued_prompts", "Prompts that wait there, now", |b| Some(b.queued_prompts_now)),
+            ("kinference_endpoint_queued_prompts_mean", "Prompts that wait there, mean over 30 s", |b| b.queued_prompts_mean),
+            ("kinference_endpoint_running_prompts", "Requests running there by the last read of its metrics", |b| b.running),
+            ("kinference_endpoint_kv_cache_usage_ratio", "KV cache in use, 0 to 1", |b| b.kv_usage_ratio),
+            ("kinference_endpoint_prefill_tokens_per_second", "Learned speed of prefill", |b| Some(b.prefill_tokens_per_s)),
+            ("kinference_endpoint_slowness_ratio", "How many times slower than its kind", |b| Some(b.slowness_ratio)),
+        ];
+        let reports = || self.reports.shards.iter().flat_map(|report| &report.endpoints);
+        let of_endpoint = |endpoint: &EndpointStatus| {
+            let (id, incarnation) = (endpoint.spec.id, endpoint.spec.incarnation);
+            reports().filter(move |report| report.endpoint == id && report.incarnation == incarnation)
+        };
+        let in_flight = self.status.endpoints.iter().map(|endpoint| {
+            (of(endpoint), of_endpoint(endpoint).map(|report| u64::from(report.own_in_flight)).sum::<u64>())
+        });
+        out.gauges("kinference_endpoint_in_flight", "Requests of this process in flight there", in_flight)?;
+        for (name, help, value) in families {
+            let samples = self.status.endpoints.iter().filter_map(|endpoint| {
+                // Every data thread believes the same, give or take 5 ms.
+                let belief = of_endpoint(endpoint).find_map(|report| report.belief.as_ref())?;
+                Some((of(endpoint), value(belief)?))
+            });
+            out.gauges(name, help, samples)?;
+        }
+        Ok(())
+    }
+}
+
+fn of(endpoint: &EndpointStatus) -> Labels<'static> {
+    vec![("endpoint", endpoint.spec.name.clone()), ("destination", endpoint.destination.clone())]
+}

@@ -1,0 +1,144 @@
+//! What the process says about itself: one line of `key=value` pairs on stderr per event.
+//!
+//! For people and for `journalctl`; requests have the access log. No prompt text and no secret is ever given to it:
+//! callers pass names, addresses, counts and error texts of their own.
+
+use std::fmt::{self, Display, Write as _};
+use std::io::Write as _;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Longest value of one pair, in bytes; the rest is cut off.
+const VALUE_BYTES_MAX: usize = 2_048;
+
+/// How much attention a line asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Level {
+    /// The ordinary course of things.
+    Info,
+    /// Works, but somebody should look.
+    Warn,
+    /// Does not work.
+    Error,
+}
+
+impl Level {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Info => "info",
+            Self::Warn => "warn",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// A pair of a line.
+pub(crate) type Pair<'a> = (&'static str, &'a dyn Display);
+
+/// Writes an ordinary line.
+pub(crate) fn info(message: &str, pairs: &[Pair<'_>]) {
+    write(Level::Info, message, pairs);
+}
+
+/// Writes a line that somebody should look at.
+pub(crate) fn warn(message: &str, pairs: &[Pair<'_>]) {
+    write(Level::Warn, message, pairs);
+}
+
+/// Writes a line about something that does not work.
+pub(crate) fn error(message: &str, pairs: &[Pair<'_>]) {
+    write(Level::Error, message, pairs);
+}
+
+fn write(level: Level, message: &str, pairs: &[Pair<'_>]) {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let text = line(since_epoch, level, message, pairs);
+    // Nobody is left to be told when stderr is closed.
+    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+}
+
+fn line(since_epoch: Duration, level: Level, message: &str, pairs: &[Pair<'_>]) -> String {
+    let mut out = String::with_capacity(128);
+    let _ = write!(out, "time={} level={} msg=", Timestamp(since_epoch), level.as_str());
+    quoted(&mut out, message);
+    for (key, value) in pairs {
+        let _ = write!(out, " {key}=");
+        quoted(&mut out, &value.to_string());
+    }
+    out.push('\n');
+    out
+}
+
+/// Appends a value: as it is when it is one plain word, else in quotes on one line.
+fn quoted(out: &mut String, value: &str) {
+    let value = &value[..value.floor_char_boundary(VALUE_BYTES_MAX)];
+    let plain = |c: char| c.is_ascii_graphic() && c != '"' && c != '=' && c != '\\';
+    if !value.is_empty() && value.chars().all(plain) {
+        out.push_str(value);
+        return;
+    }
+    out.push('"');
+    for c in value.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            c if c.is_control() => out.push(' '),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+}
+
+/// A time since 1970 as RFC 3339 in UTC, to the millisecond.
+pub(crate) struct Timestamp(pub(crate) Duration);
+
+impl Display for Timestamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        let (year, month, day) = civil(seconds / 86_400);
+        let of_day = seconds % 86_400;
+        let (hour, minute, second) = (of_day / 3_600, of_day / 60 % 60, of_day % 60);
+        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", self.0.subsec_millis())
+    }
+}
+
+/// Year, month and day of a number of days since 1970-01-01, by Howard Hinnant's `civil_from_days`
+/// (<https://howardhinnant.github.io/date_algorithms.html>), for days after the epoch.
+fn civil(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rfc_3339_in_utc() {
+        let shown = |ms| Timestamp(Duration::from_millis(ms)).to_string();
+        assert_eq!(shown(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(shown(951_782_400_123), "2000-02-29T00:00:00.123Z");
+        assert_eq!(shown(1_796_034_919_999), "2026-11-30T10:35:19.999Z");
+    }
+
+    #[test]
+    fn a_value_stays_on_its_line_whatever_it_holds() {
+        let value = "two words\nlevel=error msg=\"forged\"";
+        let text = line(Duration::ZERO, Level::Warn, "m", &[("a", &"plain"), ("b", &value), ("c", &"")]);
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        assert!(text.ends_with(" a=plain b=\"two words\\nlevel=error msg=\\\"forged\\\"\" c=\"\"\n"), "{text}");
+    }
+
+    #[test]
+    fn a_long_value_is_cut_between_characters() {
+        let text = line(Duration::ZERO, Level::Info, "m", &[("v", &"é".repeat(VALUE_BYTES_MAX))]);
+        assert!(text.len() < VALUE_BYTES_MAX + 100);
+    }
+}

@@ -1,0 +1,350 @@
+//! The control thread: everything that is not a request.
+//!
+//! One loop owns all state and waits for one thing at a time: a new snapshot from the [`source`], addresses of host
+//! names ([`resolve`]), what the two tasks of each endpoint saw ([`watch`]), what data threads report, questions of the
+//! [`admin`] server, signals. Whatever may take long happens in a task that sends its result here, so nothing waits for
+//! anything else. What concerns requests goes to the data threads as messages.
+
+mod access_log;
+mod admin;
+mod endpoints;
+mod exposition;
+mod fetch;
+mod health;
+pub(crate) mod journal;
+mod learn;
+mod models;
+mod page;
+mod registry;
+mod report;
+mod resolve;
+mod scrape;
+pub(crate) mod source;
+pub(crate) mod status;
+mod watch;
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+pub(crate) use access_log::Target;
+pub(crate) use fetch::{FetchError, fetch};
+pub(crate) use learn::{SERVERS_MAX, parse_url};
+use access_log::AccessLog;
+use endpoints::Endpoints;
+use registry::Registry;
+use resolve::Resolver;
+use source::{Source, SourceEvent};
+use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
+
+use crate::clock_us;
+use crate::mailbox::{FromShard, ShardHandle, ToShard};
+use crate::plan::Plan;
+use crate::tags::Tagger;
+
+/// Messages from tasks of the control thread that wait for its loop.
+const SIGHTINGS_MAX: usize = 1_024;
+/// Questions of the admin server that wait.
+const QUESTIONS_MAX: usize = 64;
+/// Longest wait for the access log at the end.
+const FLUSH_WITHIN: Duration = Duration::from_secs(2);
+
+/// What the control thread is started with.
+pub(crate) struct Setup {
+    /// The data threads.
+    pub shards: Vec<ShardHandle>,
+    /// Their messages.
+    pub from_shards: mpsc::Receiver<FromShard>,
+    /// Where the admin server listens, when there is one.
+    pub admin: Option<TcpListener>,
+    /// Where snapshots come from.
+    pub source: Source,
+    /// Where lines of the access log go.
+    pub access_log: Target,
+    /// Longest wait for requests to end after a signal.
+    pub drain_timeout: Duration,
+    /// What is told about this process.
+    pub facts: Facts,
+    /// Called once, when every endpoint is ready for the first time.
+    pub on_ready: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// How it ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ended {
+    /// Every request had ended.
+    Drained,
+    /// Requests were left when the time for them was over.
+    DrainTimeout,
+    /// A second signal.
+    Forced,
+}
+
+/// Runs on the calling thread until a signal ends it.
+///
+/// # Errors
+/// When the access log cannot be opened or the runtime cannot be made.
+pub(crate) fn run(setup: Setup) -> io::Result<Ended> {
+    let access_log = AccessLog::open(&setup.access_log)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let ended = runtime.block_on(serve(setup, access_log));
+    // Look-ups of names may be stuck in the system's resolver.
+    runtime.shutdown_background();
+    ended
+}
+
+/// The state of the loop.
+struct Control {
+    shards: Vec<ShardHandle>,
+    registry: Registry,
+    resolver: Resolver,
+    endpoints: Endpoints,
+    plan: Option<Arc<Plan>>,
+    in_force_since: Option<SystemTime>,
+    refusals: u64,
+    last_refusal: Option<Refusal>,
+    access_log: AccessLog,
+    facts: Arc<Facts>,
+    phase: Phase,
+    drained: usize,
+    drain_timeout: Duration,
+    drain_until: Option<Instant>,
+    on_ready: Option<Box<dyn FnOnce() + Send>>,
+    /// Endpoints that must be ready for `on_ready`.
+    endpoints_min: usize,
+}
+
+async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
+    let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
+    let (resolver, mut resolved) = Resolver::new();
+    let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
+    let facts = Arc::new(setup.facts);
+    let endpoints_min = setup.source.endpoints_min();
+    let mut snapshots = setup.source.start();
+    if let Some(listener) = setup.admin {
+        tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
+    }
+    let mut control = Control {
+        shards: setup.shards,
+        registry: Registry::default(),
+        resolver,
+        endpoints: Endpoints::new(sightings),
+        plan: None,
+        in_force_since: None,
+        refusals: 0,
+        last_refusal: None,
+        access_log,
+        facts,
+        phase: Phase::Starting,
+        drained: 0,
+        drain_timeout: setup.drain_timeout,
+        drain_until: None,
+        on_ready: setup.on_ready,
+        endpoints_min,
+    };
+    let mut from_shards = setup.from_shards;
+    let mut signals = Signals::new()?;
+    let mut reopen = signal(SignalKind::hangup())?;
+    let mut tick = interval(Duration::from_secs(1));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = loop {
+        tokio::select! {
+            Some(message) = from_shards.recv() => control.from_shard(message),
+            Some(event) = snapshots.recv() => control.source(event),
+            Some(found) = resolved.recv() => {
+                if control.resolver.take(found) {
+                    control.replan();
+                }
+            }
+            Some(sighting) = sighted.recv() => control.sighting(sighting),
+            Some(question) = asked.recv() => control.answer(question),
+            () = signals.end() => {
+                if control.phase == Phase::Draining {
+                    break Ended::Forced;
+                }
+                control.drain();
+            }
+            Some(()) = reopen.recv() => control.access_log.reopen(),
+            _ = tick.tick() => control.tick(),
+            () = until(control.drain_until) => break Ended::DrainTimeout,
+        }
+        if control.phase == Phase::Draining && control.drained >= control.shards.len() {
+            break Ended::Drained;
+        }
+    };
+    // Lines of the last requests may have come behind the last message that was looked at.
+    while let Ok(message) = from_shards.try_recv() {
+        control.from_shard(message);
+    }
+    control.access_log.flush(FLUSH_WITHIN);
+    Ok(ended)
+}
+
+/// The classifiers of each pool. A pool with one that does not compile takes every prompt for personal.
+fn taggers(snapshot: &config::Snapshot) -> Vec<Tagger> {
+    let of_pool = |pool: &config::snapshot::Pool| {
+        let (tagger, problem) = Tagger::for_pool(snapshot, pool);
+        if let Some(why) = problem {
+            journal::error("a classifier does not compile; every prompt counts as unread", &[("pool", &pool.id), ("why", &why)]);
+        }
+        tagger
+    };
+    snapshot.pools.iter().map(of_pool).collect()
+}
+
+async fn until(instant: Option<Instant>) {
+    match instant {
+        Some(instant) => sleep_until(instant).await,
+        None => std::future::pending().await,
+    }
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+        })
+    }
+
+    /// SIGTERM or SIGINT.
+    async fn end(&mut self) {
+        let (terminate, interrupt) = (&mut self.terminate, &mut self.interrupt);
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    }
+}
+
+impl Control {
+    fn from_shard(&mut self, message: FromShard) {
+        match message {
+            FromShard::Failed { endpoint, incarnation, failure } => self.endpoints.failed(endpoint, incarnation, failure),
+            FromShard::Log(lines) => self.access_log.write(lines),
+            FromShard::Drained => self.drained += 1,
+        }
+    }
+
+    fn source(&mut self, event: SourceEvent) {
+        match event {
+            SourceEvent::Snapshot(snapshot) => {
+                for warning in &snapshot.warnings {
+                    journal::warn("configuration warning", &[("finding", warning)]);
+                }
+                self.resolver.want(registry::host_names(&snapshot));
+                let generation = snapshot.generation;
+                self.put_in_force(snapshot);
+                self.in_force_since = Some(SystemTime::now());
+                journal::info("configuration in force", &[("generation", &generation)]);
+            }
+            SourceEvent::Refused(diagnostics) => {
+                self.refusals += 1;
+                for diagnostic in &diagnostics {
+                    journal::error("configuration refused; what was in force stays", &[("finding", diagnostic)]);
+                }
+                self.last_refusal = Some(Refusal { at: SystemTime::now(), diagnostics });
+            }
+        }
+    }
+
+    /// The same snapshot with what has been found out about names and restarts since.
+    fn replan(&mut self) {
+        if let Some(plan) = &self.plan {
+            self.put_in_force(plan.snapshot.clone());
+        }
+    }
+
+    fn put_in_force(&mut self, snapshot: Arc<config::Snapshot>) {
+        let planned = self.registry.plan(clock_us(), snapshot, self.resolver.addresses());
+        if planned.left_out > 0 {
+            journal::error(
+                "too many endpoints; some are left out",
+                &[("left_out", &planned.left_out), ("endpoints_max", &registry::ENDPOINTS_MAX)],
+            );
+        }
+        let taggers = taggers(&planned.plan.snapshot);
+        let plan = Arc::new(Plan { taggers, ..planned.plan });
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Plan(plan.clone())).is_err() {
+                journal::error("a data thread is stuck and misses a configuration", &[("thread", &index)]);
+            }
+        }
+        // After the plan, so that the data threads know the endpoints meant.
+        for message in self.endpoints.follow(&plan) {
+            self.tell(&message);
+        }
+        self.plan = Some(plan);
+        if self.phase == Phase::Starting {
+            self.phase = Phase::Serving;
+        }
+    }
+
+    fn tell(&self, message: &endpoints::Message) {
+        for shard in &self.shards {
+            // A thread that is stuck hears of the next state of things when it moves again.
+            let _ = shard.send(message.to_shard());
+        }
+    }
+
+    fn sighting(&mut self, sighting: watch::Sighting) {
+        if matches!(sighting.seen, watch::Seen::Restarted) {
+            self.registry.restarted(clock_us(), sighting.endpoint, sighting.incarnation);
+            return self.replan();
+        }
+        if let Some(message) = self.endpoints.saw(sighting) {
+            self.tell(&message);
+        }
+        if self.endpoints.all_ready(self.endpoints_min)
+            && let Some(on_ready) = self.on_ready.take()
+        {
+            on_ready();
+        }
+    }
+
+    fn tick(&mut self) {
+        self.endpoints.mend();
+    }
+
+    fn drain(&mut self) {
+        journal::info(
+            "draining; a second signal ends at once",
+            &[("drain_timeout_s", &self.drain_timeout.as_secs())],
+        );
+        self.phase = Phase::Draining;
+        self.drain_until = Some(Instant::now() + self.drain_timeout);
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Drain).is_err() {
+                journal::error("a data thread is stuck and cannot be drained", &[("thread", &index)]);
+            }
+        }
+    }
+
+    fn answer(&self, question: Question) {
+        let status = Status {
+            phase: self.phase,
+            plan: self.plan.clone(),
+            endpoints: self.plan.as_ref().map(|plan| self.endpoints.status(plan)).unwrap_or_default(),
+            unresolved: self.resolver.errors(),
+            config: ConfigStatus {
+                in_force_since: self.in_force_since,
+                refusals: self.refusals,
+                last_refusal: self.last_refusal.clone(),
+            },
+            log_lines_dropped: self.access_log.dropped(),
+            facts: self.facts.clone(),
+        };
+        // Whoever asked may have gone.
+        let _ = question.send(status);
+    }
+}

@@ -1,0 +1,166 @@
+//! The admin server's JSON answers and its one page for people.
+
+use std::time::SystemTime;
+
+use hyper::StatusCode;
+use policy::Diagnostic;
+use predictor::fleet::EndpointBelief;
+use predictor::ttft::Basis;
+use serde_json::{Value, json};
+
+use super::journal::Timestamp;
+use super::report::Reports;
+use super::status::{EndpointStatus, Phase, Status};
+use crate::mailbox::Readiness;
+
+/// The page at `/`. It fetches the other answers and holds no data itself.
+pub(crate) const HTML: &str = include_str!("page.html");
+
+impl Readiness {
+    /// The word shown to people.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "unknown",
+            Self::Ready => "ready",
+            Self::NotReady => "not_ready",
+        }
+    }
+}
+
+/// Whether traffic should come here, and if not, why not.
+pub(crate) fn readyz(status: &Status) -> (StatusCode, String) {
+    let ready = status.endpoints.iter().filter(|endpoint| endpoint.verdict.readiness == Readiness::Ready).count();
+    let mut reasons: Vec<String> = Vec::new();
+    match status.phase {
+        Phase::Starting => reasons.push(String::from("no configuration is in force yet")),
+        Phase::Serving if ready > 0 => {}
+        Phase::Serving => {
+            reasons.push(String::from("no endpoint is ready"));
+            let not_ready = status.endpoints.iter();
+            reasons.extend(not_ready.map(|endpoint| format!("{}: {}", endpoint.spec.name, endpoint.verdict.why)));
+            reasons.extend(status.unresolved.iter().map(|(host, why)| format!("{host}: {why}")));
+        }
+        Phase::Draining => reasons.push(String::from("draining")),
+    }
+    let code = if reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let body = json!({ "ready": reasons.is_empty(), "reasons": reasons, "endpointsReady": ready, "endpoints": status.endpoints.len() });
+    (code, format!("{body}\n"))
+}
+
+/// What is in force, where from, and what was refused.
+pub(crate) fn config(status: &Status) -> String {
+    let snapshot = status.plan.as_ref().map(|plan| &plan.snapshot);
+    let refusal = status.config.last_refusal.as_ref();
+    let body = json!({
+        "generation": snapshot.map(|snapshot| snapshot.generation),
+        "inForceSince": status.config.in_force_since.map(time),
+        "sources": status.facts.sources,
+        "serverFile": status.facts.server_file,
+        "refusals": status.config.refusals,
+        "lastRefusal": refusal.map(|refusal| json!({
+            "at": time(refusal.at),
+            "diagnostics": findings(&refusal.diagnostics),
+        })),
+        "warnings": snapshot.map(|snapshot| findings(&snapshot.warnings)).unwrap_or_default(),
+        "unresolved": status.unresolved.iter().map(|(host, why)| json!({ "host": host, "why": why })).collect::<Vec<_>>(),
+        "pools": snapshot.map(|snapshot| snapshot.pools.iter().map(|pool| json!({
+            "name": pool.id.to_string(),
+            "models": pool.names(),
+            "destinations": pool.destinations.iter().map(|destination| destination.name.as_str()).collect::<Vec<_>>(),
+        })).collect::<Vec<_>>()),
+    });
+    format!("{body}\n")
+}
+
+fn findings(diagnostics: &[Diagnostic]) -> Vec<Value> {
+    diagnostics
+        .iter()
+        .map(|diagnostic| {
+            let text = diagnostic.json();
+            let value = serde_json::from_str(&text).unwrap_or(Value::String(text));
+            Value::Object(serde_json::Map::from_iter([
+                (String::from("finding"), value),
+                (String::from("text"), Value::String(diagnostic.to_string())),
+            ]))
+        })
+        .collect()
+}
+
+/// Everything about every endpoint.
+pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
+    let list: Vec<Value> = status.endpoints.iter().map(|endpoint| of_endpoint(endpoint, reports)).collect();
+    let body = json!({
+        "phase": match status.phase {
+            Phase::Starting => "starting",
+            Phase::Serving => "serving",
+            Phase::Draining => "draining",
+        },
+        "stuckThreads": reports.stuck,
+        "endpoints": list,
+    });
+    format!("{body}\n")
+}
+
+fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
+    let spec = &endpoint.spec;
+    let of_shards = || {
+        let all = reports.shards.iter().flat_map(|report| &report.endpoints);
+        all.filter(|report| report.endpoint == spec.id && report.incarnation == spec.incarnation)
+    };
+    // Every data thread believes the same, give or take 5 ms.
+    let belief = of_shards().find_map(|report| report.belief.as_ref());
+    json!({
+        "name": spec.name,
+        "destination": endpoint.destination,
+        "type": spec.backend.as_str(),
+        "address": spec.address.to_string(),
+        "kind": spec.kind,
+        "readiness": endpoint.verdict.readiness.as_str(),
+        "why": endpoint.verdict.why,
+        "forSeconds": seconds(crate::clock_us().saturating_sub(endpoint.verdict.since_us)),
+        "inFlight": of_shards().map(|report| u64::from(report.own_in_flight)).sum::<u64>(),
+        "inFlightMax": spec.in_flight_max,
+        "idleConnections": of_shards().map(|report| u64::from(report.idle_connections)).sum::<u64>(),
+        "scrapeAgeSeconds": endpoint.scrape_age_us.map(seconds),
+        "scrapeError": endpoint.scrape_error,
+        "belief": belief.map(of_belief),
+    })
+}
+
+fn of_belief(belief: &EndpointBelief) -> Value {
+    json!({
+        "queuedPromptsNow": belief.queued_prompts_now,
+        "queuedPromptsMean30s": belief.queued_prompts_mean,
+        "runningPrompts": belief.running,
+        "kvCacheUsage": belief.kv_usage_ratio,
+        "kvCapacityTokens": belief.kv_capacity_tokens,
+        "scrapeAgeSeconds": belief.scrape_age_us.map(seconds),
+        "blocksHeld": belief.blocks_held,
+        "overlapTrust": belief.overlap_trust_ratio,
+        "slowness": belief.slowness_ratio,
+        "prefillTokensPerSecond": belief.prefill_tokens_per_s,
+        "stalledSeconds": belief.stalled_us.map(seconds),
+        "predictionBasis": match belief.basis {
+            Basis::Learning => "learning",
+            Basis::Learned => "learned",
+            Basis::Fallback => "fallback",
+        },
+        "predictionErrorMedian": belief.error_ratio,
+        "answersLearnedFrom": belief.answers,
+        "requests": {
+            "inFlight": belief.sums.in_flight,
+            "pending": belief.sums.pending,
+            "decoding": belief.sums.decoding,
+            "pendingNewTokens": belief.sums.pending_new_tokens,
+            "decodingTokens": belief.sums.decoding_tokens,
+        },
+    })
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / 1e6
+}
+
+fn time(at: SystemTime) -> String {
+    Timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()).to_string()
+}

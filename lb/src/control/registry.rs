@@ -1,0 +1,405 @@
+//! Numbers for endpoints: from a snapshot and resolved names to a [`Plan`].
+//!
+//! Pure. The same server keeps its number and incarnation from plan to plan, so its beliefs, connections and counts go
+//! on; a number that has become free rests before it is given away, so that late messages find nobody rather than a
+//! stranger (the incarnation would stop them anyway).
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use config::snapshot::{Provider, ProviderApi, ResourceId, Tls, WorkerSet};
+use config::{Auth, Credential, Secret, Snapshot};
+
+use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan};
+
+/// Most endpoints of a plan: what the prefix index can tell apart.
+pub(crate) const ENDPOINTS_MAX: usize = config::limits::ENDPOINTS_MAX as usize;
+
+/// A number rests this long after its endpoint is gone, unless no other is left.
+const REST: Duration = Duration::from_secs(60);
+
+/// Addresses of the host names in use. IP addresses need no entry.
+pub(crate) type Addresses = HashMap<String, Vec<IpAddr>>;
+
+/// What makes two endpoints the same. Another model at the same address is another endpoint: what was learned
+/// about its speed and its cache is void.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Identity {
+    destination: ResourceId,
+    backend: policy::Backend,
+    host: String,
+    address: SocketAddr,
+    kind: String,
+}
+
+#[derive(Debug)]
+enum Slot {
+    Used { identity: Identity, spec: Arc<EndpointSpec> },
+    Resting { until_us: u64 },
+}
+
+/// Which endpoint has which number.
+#[derive(Debug, Default)]
+pub(crate) struct Registry {
+    slots: Vec<Slot>,
+    incarnations: u64,
+}
+
+/// A plan, and how many endpoints found no number.
+#[derive(Debug)]
+pub(crate) struct Planned {
+    pub plan: Plan,
+    pub left_out: usize,
+}
+
+/// An endpoint that is wanted: its spec but for number and incarnation.
+struct Wanted {
+    identity: Identity,
+    spec: EndpointSpec,
+}
+
+impl Registry {
+    /// The plan of a snapshot with its names resolved as in `addresses`; but for the classifiers, which are not its business.
+    pub(crate) fn plan(&mut self, now_us: u64, snapshot: Arc<Snapshot>, addresses: &Addresses) -> Planned {
+        let sets: Vec<Vec<Wanted>> = snapshot.worker_sets.iter().map(|set| of_worker_set(set, addresses)).collect();
+        let providers: Vec<Option<Wanted>> =
+            snapshot.providers.iter().map(|provider| of_provider(provider, self.address_in_use(provider), addresses)).collect();
+
+        let wanted: HashSet<&Identity> = sets.iter().flatten().chain(providers.iter().flatten()).map(|w| &w.identity).collect();
+        for slot in &mut self.slots {
+            if let Slot::Used { identity, .. } = slot
+                && !wanted.contains(identity)
+            {
+                *slot = Slot::Resting { until_us: now_us.saturating_add(REST.as_micros() as u64) };
+            }
+        }
+        drop(wanted);
+
+        let mut left_out = 0;
+        let mut place = |wanted: Wanted| {
+            let id = self.place(now_us, wanted);
+            left_out += usize::from(id.is_none());
+            id
+        };
+        let worker_sets = sets.into_iter().map(|set| set.into_iter().filter_map(&mut place).collect()).collect();
+        let providers = providers.into_iter().map(|provider| provider.and_then(&mut place)).collect();
+        let endpoints = self.slots.iter().map(|slot| slot.spec().cloned()).collect();
+        let (plan, _classifier_faults) = Plan::new(snapshot, endpoints, worker_sets, providers);
+        Planned { plan, left_out }
+    }
+
+    /// The server at this number was restarted: from the next plan on it is another one.
+    pub(crate) fn restarted(&mut self, now_us: u64, id: EndpointId, incarnation: u64) {
+        if let Some(slot) = self.slots.get_mut(id.index())
+            && slot.spec().is_some_and(|spec| spec.incarnation == incarnation)
+        {
+            *slot = Slot::Resting { until_us: now_us.saturating_add(REST.as_micros() as u64) };
+        }
+    }
+
+    fn place(&mut self, now_us: u64, wanted: Wanted) -> Option<EndpointId> {
+        let have = self.slots.iter_mut().find_map(|slot| match slot {
+            Slot::Used { identity, spec } if *identity == wanted.identity => Some(spec),
+            Slot::Used { .. } | Slot::Resting { .. } => None,
+        });
+        if let Some(have) = have {
+            let spec = EndpointSpec { id: have.id, incarnation: have.incarnation, ..wanted.spec };
+            if !same_terms(have, &spec) {
+                *have = Arc::new(spec);
+            }
+            return Some(have.id);
+        }
+        let index = self.free(now_us)?;
+        self.incarnations += 1;
+        let id = EndpointId(u32::try_from(index).ok()?);
+        let spec = Arc::new(EndpointSpec { id, incarnation: self.incarnations, ..wanted.spec });
+        self.slots[index] = Slot::Used { identity: wanted.identity, spec };
+        Some(id)
+    }
+
+    /// A number to give away: one that has rested, else a new one, else the one that has rested longest.
+    fn free(&mut self, now_us: u64) -> Option<usize> {
+        let resting = |slot: &Slot| match slot {
+            Slot::Resting { until_us } => Some(*until_us),
+            Slot::Used { .. } => None,
+        };
+        let rested = self.slots.iter().position(|slot| resting(slot).is_some_and(|until| until <= now_us));
+        if rested.is_some() {
+            return rested;
+        }
+        if self.slots.len() < ENDPOINTS_MAX {
+            self.slots.push(Slot::Resting { until_us: now_us });
+            return Some(self.slots.len() - 1);
+        }
+        let longest = self.slots.iter().enumerate().filter_map(|(index, slot)| resting(slot).map(|until| (until, index))).min();
+        longest.map(|(_, index)| index)
+    }
+
+    /// The address at which a provider is in use now.
+    fn address_in_use(&self, provider: &Provider) -> Option<IpAddr> {
+        self.slots.iter().find_map(|slot| match slot {
+            Slot::Used { identity, .. }
+                if identity.destination == provider.id && identity.backend == policy::Backend::External =>
+            {
+                Some(identity.address.ip())
+            }
+            Slot::Used { .. } | Slot::Resting { .. } => None,
+        })
+    }
+}
+
+impl Slot {
+    fn spec(&self) -> Option<&Arc<EndpointSpec>> {
+        match self {
+            Self::Used { spec, .. } => Some(spec),
+            Self::Resting { .. } => None,
+        }
+    }
+}
+
+/// Whether nothing has changed that a request would notice.
+fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
+    a.name == b.name
+        && a.host_header == b.host_header
+        && a.path_prefix == b.path_prefix
+        && same_credential(a.credential.as_ref(), b.credential.as_ref())
+        && a.model == b.model
+        && a.in_flight_max == b.in_flight_max
+        && (a.timeouts.connect, a.timeouts.first_byte, a.timeouts.idle)
+            == (b.timeouts.connect, b.timeouts.first_byte, b.timeouts.idle)
+        && a.unusable == b.unusable
+}
+
+/// Every host name of a snapshot that has to be resolved.
+pub(crate) fn host_names(snapshot: &Snapshot) -> HashSet<String> {
+    let workers = snapshot.worker_sets.iter().flat_map(|set| set.endpoints.iter().map(|endpoint| &endpoint.host));
+    let providers = snapshot.providers.iter().map(|provider| &provider.base_url.host);
+    workers.chain(providers).filter(|host| host.parse::<IpAddr>().is_err()).cloned().collect()
+}
+
+/// Addresses of a host: itself, or what its name stands for. With both families only IPv4 counts, as `localhost` would
+/// otherwise be two servers.
+fn addresses_of(host: &str, addresses: &Addresses) -> Vec<IpAddr> {
+    if let Ok(address) = host.parse() {
+        return vec![address];
+    }
+    let mut all = addresses.get(host).cloned().unwrap_or_default();
+    if all.iter().any(IpAddr::is_ipv4) {
+        all.retain(IpAddr::is_ipv4);
+    }
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn of_worker_set(set: &WorkerSet, addresses: &Addresses) -> Vec<Wanted> {
+    let (credential, unusable) = credential_header(set.auth.as_ref());
+    let model = set.models.first().map_or("", |model| model.upstream_name.as_str());
+    let mut wanted: Vec<Wanted> = Vec::with_capacity(set.endpoints.len());
+    for endpoint in &set.endpoints {
+        let found = addresses_of(&endpoint.host, addresses);
+        for ip in &found {
+            // A name that stands for several servers (a headless service) gives each a name of its own.
+            let name = if found.len() == 1 { endpoint.to_string() } else { format!("{endpoint} ({ip})") };
+            let identity = Identity {
+                destination: set.id.clone(),
+                backend: policy::Backend::Local,
+                host: endpoint.host.clone(),
+                address: SocketAddr::new(*ip, endpoint.port),
+                kind: format!("{model} @ {}", set.id),
+            };
+            if wanted.iter().any(|other| other.identity.address == identity.address) {
+                continue;
+            }
+            let spec = EndpointSpec {
+                id: EndpointId(0),
+                incarnation: 0,
+                name,
+                backend: policy::Backend::Local,
+                address: identity.address,
+                host_header: endpoint.to_string(),
+                path_prefix: String::new(),
+                credential: credential.clone(),
+                model: model.to_owned(),
+                kind: identity.kind.clone(),
+                in_flight_max: set.limits.in_flight_per_endpoint_max,
+                timeouts: EndpointTimeouts::default(),
+                unusable: unusable.clone(),
+            };
+            wanted.push(Wanted { identity, spec });
+        }
+    }
+    wanted
+}
+
+/// Providers answer from many addresses that change with every look-up; the one in use stays as long as it is named.
+fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresses) -> Option<Wanted> {
+    let url = &provider.base_url;
+    let found = addresses_of(&url.host, addresses);
+    let ip = in_use.filter(|ip| found.contains(ip)).or_else(|| found.first().copied())?;
+    let (credential, missing) = credential_header(provider.auth.as_ref());
+    let unsupported = match (provider.api, url.tls) {
+        (ProviderApi::Bedrock, _) => Some("the Bedrock API is not supported by this version"),
+        (ProviderApi::OpenAi, Tls::Yes) => Some("https is not supported by this version; put a TLS client in between"),
+        (ProviderApi::OpenAi, Tls::No) => None,
+    };
+    let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+    let port_default = match url.tls {
+        Tls::Yes => 443,
+        Tls::No => 80,
+    };
+    let identity = Identity {
+        destination: provider.id.clone(),
+        backend: policy::Backend::External,
+        host: url.host.clone(),
+        address: SocketAddr::new(ip, url.port),
+        kind: format!("provider {}", provider.id),
+    };
+    let spec = EndpointSpec {
+        id: EndpointId(0),
+        incarnation: 0,
+        name: provider.id.name.clone(),
+        backend: policy::Backend::External,
+        address: identity.address,
+        host_header: if url.port == port_default { authority } else { format!("{authority}:{}", url.port) },
+        path_prefix: url.path_prefix.clone(),
+        credential,
+        model: provider.id.to_string(),
+        kind: identity.kind.clone(),
+        in_flight_max: provider.limits.in_flight_max,
+        timeouts: EndpointTimeouts {
+            connect: Some(provider.timeouts.connect),
+            first_byte: Some(provider.timeouts.first_byte),
+            idle: Some(provider.timeouts.idle),
+        },
+        unusable: unsupported.map(String::from).or(missing),
+    };
+    Some(Wanted { identity, spec })
+}
+
+/// The header to send, or why there is none although one is needed.
+fn credential_header(auth: Option<&Auth>) -> (Option<CredentialHeader>, Option<String>) {
+    let header = |name: &str, credential: &Credential, value: fn(&Secret) -> Secret| match &credential.value {
+        Ok(secret) => (Some(CredentialHeader { name: name.to_owned(), value: value(secret) }), None),
+        Err(why) => (None, Some(format!("the credential is missing: {why}"))),
+    };
+    match auth {
+        None => (None, None),
+        Some(Auth::Bearer(token)) => {
+            header("authorization", token, |secret| Secret::new(&format!("Bearer {}", secret.expose())))
+        }
+        Some(Auth::ApiKeyHeader { header: name, key }) => header(name, key, Secret::clone),
+        Some(Auth::AwsSigV4 { .. }) => (None, Some(String::from("awsSigV4 is not supported by this version"))),
+    }
+}
+
+/// Whether both are sent as the same header.
+pub(crate) fn same_credential(a: Option<&CredentialHeader>, b: Option<&CredentialHeader>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => a.name == b.name && a.value == b.value,
+        (None, None) => true,
+        (Some(_), None) | (None, Some(_)) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use config::snapshot::{Metrics, ModelKind, ServedModel, StaticEndpoint, WorkerSetLimits};
+
+    fn set(name: &str, model: &str, hosts: &[&str]) -> WorkerSet {
+        WorkerSet {
+            id: ResourceId { namespace: "default".into(), name: name.into() },
+            models: vec![ServedModel {
+                names: vec![model.into()],
+                upstream_name: model.into(),
+                context_window: None,
+                cost: None,
+                kind: ModelKind::Base,
+            }],
+            endpoints: hosts.iter().map(|host| StaticEndpoint { host: (*host).into(), port: 8000 }).collect(),
+            selector: Vec::new(),
+            port: 8000,
+            metrics: Metrics { path: "/metrics".into(), interval: Duration::from_secs(1) },
+            kv_events: None,
+            tokenizer: None,
+            limits: WorkerSetLimits { in_flight_per_endpoint_max: None },
+            auth: None,
+        }
+    }
+
+    fn snapshot(sets: Vec<WorkerSet>) -> Arc<Snapshot> {
+        Arc::new(Snapshot { worker_sets: sets, ..Snapshot::default() })
+    }
+
+    fn names(plan: &Plan) -> Vec<Option<(&str, u64)>> {
+        plan.endpoints.iter().map(|e| e.as_ref().map(|e| (e.name.as_str(), e.incarnation))).collect()
+    }
+
+    #[test]
+    fn a_server_that_stays_keeps_number_incarnation_and_even_its_spec() {
+        let mut registry = Registry::default();
+        let none = Addresses::new();
+        let first = registry.plan(0, snapshot(vec![set("a", "m", &["10.0.0.1", "10.0.0.2"])]), &none).plan;
+        let second = registry.plan(1, snapshot(vec![set("a", "m", &["10.0.0.3", "10.0.0.2"])]), &none).plan;
+        assert_eq!(names(&first), [Some(("10.0.0.1:8000", 1)), Some(("10.0.0.2:8000", 2))]);
+        assert_eq!(names(&second), [None, Some(("10.0.0.2:8000", 2)), Some(("10.0.0.3:8000", 3))]);
+        assert_eq!(second.worker_sets, [[EndpointId(2), EndpointId(1)]]);
+        assert!(Arc::ptr_eq(first.endpoints[1].as_ref().unwrap(), second.endpoints[1].as_ref().unwrap()));
+    }
+
+    #[test]
+    fn a_number_rests_a_minute_before_it_is_given_away() {
+        let mut registry = Registry::default();
+        let none = Addresses::new();
+        registry.plan(0, snapshot(vec![set("a", "m", &["10.0.0.1"])]), &none);
+        registry.plan(1, snapshot(vec![]), &none);
+        let soon = registry.plan(2, snapshot(vec![set("a", "m", &["10.0.0.1"])]), &none).plan;
+        assert_eq!(names(&soon), [None, Some(("10.0.0.1:8000", 2))]);
+        let later = registry.plan(61_000_000, snapshot(vec![set("a", "m", &["10.0.0.1", "10.0.0.9"])]), &none).plan;
+        assert_eq!(names(&later), [Some(("10.0.0.9:8000", 3)), Some(("10.0.0.1:8000", 2))]);
+    }
+
+    #[test]
+    fn another_model_at_the_same_address_and_a_restart_are_new_incarnations_and_new_terms_are_not() {
+        let mut registry = Registry::default();
+        let none = Addresses::new();
+        registry.plan(0, snapshot(vec![set("a", "m", &["10.0.0.1"])]), &none);
+        let mut limited = set("a", "m", &["10.0.0.1"]);
+        limited.limits.in_flight_per_endpoint_max = Some(3);
+        let plan = registry.plan(1, snapshot(vec![limited]), &none).plan;
+        let spec = plan.endpoints[0].as_ref().unwrap();
+        assert_eq!((spec.incarnation, spec.in_flight_max), (1, Some(3)));
+
+        let plan = registry.plan(2, snapshot(vec![set("a", "other", &["10.0.0.1"])]), &none).plan;
+        assert_eq!(names(&plan), [None, Some(("10.0.0.1:8000", 2))]);
+
+        registry.restarted(3, EndpointId(1), 77);
+        registry.restarted(3, EndpointId(1), 2);
+        let plan = registry.plan(4, snapshot(vec![set("a", "other", &["10.0.0.1"])]), &none).plan;
+        assert_eq!(names(&plan), [None, None, Some(("10.0.0.1:8000", 3))]);
+    }
+
+    #[test]
+    fn a_name_of_two_families_is_one_server_and_a_name_of_two_addresses_two() {
+        let mut registry = Registry::default();
+        let addresses = Addresses::from([
+            ("localhost".into(), vec!["::1".parse().unwrap(), "127.0.0.1".parse().unwrap()]),
+            ("pods".into(), vec!["10.0.0.2".parse().unwrap(), "10.0.0.1".parse().unwrap()]),
+        ]);
+        let plan = registry.plan(0, snapshot(vec![set("a", "m", &["localhost", "pods", "unknown"])]), &addresses).plan;
+        let names: Vec<_> = plan.endpoints.iter().flatten().map(|e| e.name.as_str()).collect();
+        assert_eq!(names, ["localhost:8000", "pods:8000 (10.0.0.1)", "pods:8000 (10.0.0.2)"]);
+        assert_eq!(plan.endpoints[0].as_ref().unwrap().address, "127.0.0.1:8000".parse().unwrap());
+    }
+
+    #[test]
+    fn endpoints_beyond_the_bound_are_left_out_and_counted() {
+        let hosts: Vec<String> = (0..ENDPOINTS_MAX + 3).map(|n| format!("10.1.{}.{}", n / 250, n % 250)).collect();
+        let hosts: Vec<&str> = hosts.iter().map(String::as_str).collect();
+        let planned = Registry::default().plan(0, snapshot(vec![set("a", "m", &hosts)]), &Addresses::new());
+        assert_eq!((planned.plan.endpoints.len(), planned.left_out), (ENDPOINTS_MAX, 3));
+    }
+}

@@ -1,0 +1,88 @@
+//! What the control thread knows, as handed to the admin server.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use policy::Diagnostic;
+use tokio::sync::oneshot;
+
+use super::watch::Verdict;
+use crate::io::DriverInUse;
+use crate::plan::{EndpointSpec, Plan};
+
+/// Where to send the state of things.
+pub(crate) type Question = oneshot::Sender<Status>;
+
+/// What is fixed for the life of the process.
+#[derive(Debug, Clone)]
+pub(crate) struct Facts {
+    /// What the data threads run on.
+    pub driver: DriverInUse,
+    /// How many there are.
+    pub data_threads: usize,
+    /// Descriptors this process may have open.
+    pub open_files_max: u64,
+    /// When it started.
+    pub started: SystemTime,
+    /// Where the configuration comes from, for people.
+    pub sources: Vec<String>,
+    /// The server's own file, when there is one.
+    pub server_file: Option<PathBuf>,
+}
+
+/// Where the process is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Nothing is in force yet.
+    Starting,
+    /// Requests are answered.
+    Serving,
+    /// No new requests are taken.
+    Draining,
+}
+
+/// The state of things.
+#[derive(Debug)]
+pub(crate) struct Status {
+    pub phase: Phase,
+    pub plan: Option<Arc<Plan>>,
+    pub endpoints: Vec<EndpointStatus>,
+    /// Host names that cannot be resolved, and why.
+    pub unresolved: Vec<(String, String)>,
+    pub config: ConfigStatus,
+    /// Lines of the access log that the writer lost.
+    pub log_lines_dropped: u64,
+    pub facts: Arc<Facts>,
+}
+
+/// What is in force and what is not.
+#[derive(Debug, Clone)]
+pub(crate) struct ConfigStatus {
+    pub in_force_since: Option<SystemTime>,
+    /// Sets that were refused since the start.
+    pub refusals: u64,
+    pub last_refusal: Option<Refusal>,
+}
+
+/// A set that was refused.
+#[derive(Debug, Clone)]
+pub(crate) struct Refusal {
+    pub at: SystemTime,
+    pub diagnostics: Vec<Diagnostic>,
+}
+
+/// One endpoint as the control thread sees it.
+#[derive(Debug, Clone)]
+pub(crate) struct EndpointStatus {
+    pub spec: Arc<EndpointSpec>,
+    /// Name of its worker set or provider.
+    pub destination: String,
+    pub verdict: Verdict,
+    /// Age of the last good read of its metrics, in microseconds.
+    pub scrape_age_us: Option<u64>,
+    /// Why the last read failed, if it did.
+    pub scrape_error: Option<String>,
+    /// Reads that failed since it is known.
+    pub scrapes_failed: u64,
+}
