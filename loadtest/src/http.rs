@@ -131,6 +131,11 @@ impl Connection {
         self.body == Body::Complete && self.persistence == Persistence::KeepAlive && self.unread.is_empty()
     }
 
+    /// Whether nothing has come yet of the answer awaited: only then may its request be sent again elsewhere.
+    pub fn unanswered(&self) -> bool {
+        self.unread.is_empty()
+    }
+
     /// Sends a whole request.
     pub async fn send(&mut self, request: &[u8]) -> Result<(), Broken> {
         self.stream.write_all(request).await.map_err(|error| broken(&error, Broken::Closed))

@@ -84,6 +84,16 @@ pub struct Live {
 /// Requests that may wait for a connection on each thread; beyond, they count as unsent.
 const WAITING_MAX: u64 = 100_000;
 
+/// Longest time in which a waiting thread does not notice the end of the run.
+const STOP_NOTICED_WITHIN: Duration = Duration::from_millis(200);
+
+/// How a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waited {
+    Due,
+    Stopped,
+}
+
 /// Runs one thread's share of a plan to its end. `share` counts from 0.
 pub fn run_share(plan: &Plan, share: u32, live: &Arc<Live>) -> io::Result<Tally> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -167,7 +177,9 @@ impl Worker {
             if !self.begins(due) {
                 break;
             }
-            timer.until(due).await?;
+            if self.wait(&timer, due).await? == Waited::Stopped {
+                break;
+            }
             match Arc::clone(&tasks).try_acquire_owned() {
                 Ok(permit) => {
                     let worker = Rc::clone(self);
@@ -183,6 +195,18 @@ impl Worker {
         let all = u32::try_from(WAITING_MAX).unwrap_or(u32::MAX);
         let _ = tasks.acquire_many(all).await;
         Ok(())
+    }
+
+    /// Waits until `due`, but notices soon when the run is stopped.
+    async fn wait(&self, timer: &Timer, due: Instant) -> io::Result<Waited> {
+        while !self.live.stop.load(Ordering::Relaxed) {
+            let soon = Instant::now() + STOP_NOTICED_WITHIN;
+            timer.until(due.min(soon)).await?;
+            if due <= soon {
+                return Ok(Waited::Due);
+            }
+        }
+        Ok(Waited::Stopped)
     }
 
     async fn closed_loop(self: &Rc<Self>, concurrency: u64) {
@@ -279,7 +303,7 @@ impl Worker {
             };
             match sent {
                 Ok(head) => return Ok((connection, head)),
-                Err(Broken::Reset | Broken::Closed) => self.tally.borrow_mut().resent += 1,
+                Err(Broken::Reset | Broken::Closed) if connection.unanswered() => self.tally.borrow_mut().resent += 1,
                 Err(broken) => return Err(broken),
             }
         }

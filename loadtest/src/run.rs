@@ -27,7 +27,8 @@ pub enum Progress {
     Hidden,
 }
 
-/// Runs a plan to its end, or to an interrupt (SIGINT), and sums it up.
+/// Runs a plan to its end, or to an interrupt (SIGINT), and sums it up. A second interrupt does not wait for the
+/// requests in flight and is an error.
 pub fn run(plan: &Plan, progress: Progress) -> io::Result<Report> {
     let begun = Instant::now();
     let live = Arc::new(Live::default());
@@ -44,7 +45,9 @@ pub fn run(plan: &Plan, progress: Progress) -> io::Result<Report> {
         .collect::<io::Result<_>>()?;
     drop(ended);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(watch(&live, begun, progress, &mut ends));
+    if runtime.block_on(watch(&live, begun, progress, &mut ends)) == Watched::Abandoned {
+        return Err(io::Error::new(io::ErrorKind::Interrupted, "interrupted twice, without a report"));
+    }
     let elapsed = begun.elapsed();
     let mut tally = Tally::default();
     for thread in threads {
@@ -54,8 +57,14 @@ pub fn run(plan: &Plan, progress: Progress) -> io::Result<Report> {
     Ok(Report::new(&tally, elapsed))
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Watched {
+    ThreadsEnded,
+    Abandoned,
+}
+
 /// Shows progress until all threads have ended; an interrupt ends them.
-async fn watch(live: &Live, begun: Instant, progress: Progress, ends: &mut mpsc::Receiver<()>) {
+async fn watch(live: &Live, begun: Instant, progress: Progress, ends: &mut mpsc::Receiver<()>) -> Watched {
     let mut ticks = tokio::time::interval(PROGRESS_EVERY);
     let mut before = (0, 0);
     ticks.tick().await;
@@ -64,7 +73,11 @@ async fn watch(live: &Live, begun: Instant, progress: Progress, ends: &mut mpsc:
             // Nothing is ever sent: this is the end of the last thread.
             _ = ends.recv() => break,
             // When signals cannot be had, the run goes on without them.
-            Ok(()) = tokio::signal::ctrl_c() => live.stop.store(true, Ordering::Relaxed),
+            Ok(()) = tokio::signal::ctrl_c() => {
+                if live.stop.swap(true, Ordering::Relaxed) {
+                    return Watched::Abandoned;
+                }
+            }
             _ = ticks.tick() => {
                 if progress == Progress::Shown {
                     before = show(live, begun, before);
@@ -75,6 +88,7 @@ async fn watch(live: &Live, begun: Instant, progress: Progress, ends: &mut mpsc:
     if progress == Progress::Shown && io::stderr().is_terminal() {
         eprintln!();
     }
+    Watched::ThreadsEnded
 }
 
 fn show(live: &Live, begun: Instant, before: (u64, u64)) -> (u64, u64) {

@@ -437,4 +437,24 @@ mod tests {
             )
         );
     }
+    #[test]
+    fn usage_and_completions_have_the_form_of_vllm() {
+        let body = r#"{"prompt":"Once upon","max_tokens":4,"stream":true,"stream_options":{"include_usage":true}}"#;
+        let call = parse(Api::Completions, body).unwrap();
+        assert_eq!(call.delivery, Delivery::Stream(StreamUsage::AtEnd));
+        let renderer = Renderer::new(&call, "9a57fc79260707ef", 1_796_027_193, PromptDetails::Hidden);
+        assert_eq!(
+            renderer.usage_event(),
+            r#"{"id":"cmpl-9a57fc79260707ef","object":"text_completion","created":1796027193,"model":"tiny","choices":[],"usage":{"prompt_tokens":3,"total_tokens":7,"completion_tokens":4},"system_fingerprint":"vllm-0.32.0-f1262daa"}"#
+        );
+        let mut last = String::new();
+        renderer.token_event(StreamUsage::AtEnd, 3, &mut last);
+        let text = Value::from(call.answer.token(3).as_str());
+        assert_eq!(
+            last,
+            format!(
+                r#"{{"id":"cmpl-9a57fc79260707ef","object":"text_completion","created":1796027193,"model":"tiny","choices":[{{"index":0,"text":{text},"logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}}]}}"#
+            )
+        );
+    }
 }

@@ -16,6 +16,9 @@ use crate::{
     step::{Event, Parameters, Refusal, Request, RequestId, Timed, Timeline, Totals},
 };
 
+/// A step that ends later than this after the start, 30 years, never ends.
+const DUE_S_MAX: f64 = 1e9;
+
 /// What a request hears from the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -106,7 +109,8 @@ impl Pump {
                 None => self.wake.notified().await,
                 Some(_) if self.time_scale == 0.0 => tokio::task::yield_now().await,
                 Some(next_us) => {
-                    let due = self.origin + Duration::from_secs_f64(next_us as f64 * 1e-6 * self.time_scale);
+                    let due_s = (next_us as f64 * 1e-6 * self.time_scale).min(DUE_S_MAX);
+                    let due = self.origin + Duration::from_secs_f64(due_s);
                     tokio::time::sleep_until(due).await;
                 }
             }

@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     answer,
     fault::{self, Afterwards, Fault, Plan, Rule},
-    http::{Connection, Persistence, RawRequest, ReadError},
+    http::{self, Connection, Persistence, RawRequest, ReadError},
     openai::{Api, ApiError, PromptDetails, Served},
     pages::{Route, control, route},
     pump::Pump,
@@ -252,8 +252,9 @@ async fn serve_connection(stream: TcpStream, number: u64, shared: Arc<Shared>) {
             Ok(request) => request,
             Err(ReadError::Over) => return,
             Err(ReadError::Invalid(status, reason)) => {
+                let start = http::head_start(status, unix_s());
                 let plain = format!(
-                    "HTTP/1.1 {status} Bad Request\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\n\
+                    "{start}content-type: text/plain; charset=utf-8\r\nconnection: close\r\n\
                      content-length: {}\r\n\r\n{reason}",
                     reason.len()
                 );
