@@ -6,8 +6,17 @@
 //! documents come from), [`server_file`] (the process's own file), [`limits`] (every bound, once).
 #![forbid(unsafe_code)]
 
+pub mod limits;
+pub mod check;
+pub mod load;
+pub mod lower;
+pub mod node;
+pub mod policy_test;
 pub mod secret;
 pub mod snapshot;
+pub mod url;
 
-pub use secret::{Auth, Credential, Secret, SecretSource};
+pub use load::SourceFile;
+pub use lower::{Loaded, load};
+pub use secret::{Auth, Credential, Lookup, Secret, SecretSource};
 pub use snapshot::Snapshot;

@@ -1,7 +1,11 @@
 //! Credentials: where they come from, and values that cannot be printed.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Bytes of a file that holds a secret; the longest tokens in use have some thousands.
+const SECRET_BYTES_MAX: u64 = 64 << 10;
 
 /// A secret's bytes. Nothing prints them; they are overwritten by nothing when dropped, as the
 /// process holds other copies (the environment) anyway.
@@ -108,6 +112,72 @@ impl Auth {
     pub fn missing(&self) -> Option<&str> {
         self.credentials().find_map(|c| c.value.as_ref().err().map(String::as_str))
     }
+}
+
+/// Looks a Kubernetes Secret's key up: namespace, name, key.
+pub type SecretRefs<'a> = dyn Fn(&str, &str, &str) -> Option<String> + 'a;
+
+/// How secrets are found while documents are lowered.
+pub enum Lookup<'a> {
+    /// In this process's environment, in files, and in the Kubernetes Secrets the caller knows.
+    Process {
+        /// The Kubernetes Secrets; files alone know none.
+        secret_refs: &'a SecretRefs<'a>,
+    },
+    /// Nowhere: for checking documents where they are not in force. Nothing missing is reported.
+    Skip,
+}
+
+impl Lookup<'_> {
+    /// Environment and files only.
+    #[must_use]
+    pub fn process() -> Lookup<'static> {
+        Lookup::Process { secret_refs: &|_, _, _| None }
+    }
+
+    /// Whether a secret that is not found is worth a warning.
+    pub(crate) fn reports_missing(&self) -> bool {
+        match self {
+            Lookup::Process { .. } => true,
+            Lookup::Skip => false,
+        }
+    }
+
+    /// Finds a secret's value.
+    ///
+    /// # Errors
+    /// Why there is none, without a word of its content.
+    pub(crate) fn find(&self, namespace: &str, source: &SecretSource) -> Result<Secret, String> {
+        let secret_refs = match self {
+            Lookup::Process { secret_refs } => secret_refs,
+            Lookup::Skip => return Err("secrets are not looked up here".to_owned()),
+        };
+        let value = match source {
+            SecretSource::Env(name) => std::env::var(name).map_err(|_| format!("the {source} is not set"))?,
+            SecretSource::File(path) => read_bounded(path).map_err(|e| format!("the {source} cannot be read: {e}"))?,
+            SecretSource::SecretRef { name, key } => {
+                secret_refs(namespace, name, key).ok_or_else(|| format!("the {source} is not there"))?
+            }
+        };
+        let value = value.trim_end_matches(['\r', '\n']);
+        if value.is_empty() {
+            return Err(format!("the {source} is empty"));
+        }
+        // RFC 9110, section 5.5: a field value holds visible characters, spaces and tabs.
+        if value.chars().any(char::is_control) {
+            return Err(format!("the {source} holds control characters"));
+        }
+        Ok(Secret::new(value))
+    }
+}
+
+fn read_bounded(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    std::fs::File::open(path)?.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|n| n > SECRET_BYTES_MAX) {
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too large for a secret"));
+    }
+    Ok(text)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ahash::AHashMap;
+use crds::classifier::PiiKind;
 use policy::{Backend, Diagnostic, Program};
 
 use crate::secret::Auth;
@@ -341,8 +342,8 @@ pub struct Classifier {
 pub enum ClassifierKind {
     /// Personal data.
     Pii {
-        /// Kinds looked for, by their names in documents; empty = all that are on by default.
-        kinds: Vec<String>,
+        /// Kinds looked for; empty = all that are on by default.
+        kinds: Vec<PiiKind>,
     },
     /// Credentials.
     Secrets,

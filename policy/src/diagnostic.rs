@@ -82,6 +82,7 @@ codes! {
     BadRegex = "K0021" "bad-regex" Error "The regular expression does not compile.",
     UnknownReference = "K0022" "unknown-reference" Error "Nothing of this kind and name exists in the namespace.",
     Unsupported = "K0023" "unsupported" Error "The value is understood but cannot be used from this kind of source.",
+    TestFailed = "K0024" "test-failed" Error "A policy test's case did not come out as expected.",
     UnreachableRule = "K0101" "unreachable-rule" Warning "No request can reach the rule: earlier rules take them all.",
     ModelNotServed = "K0102" "model-not-served" Warning "No destination serves a model of this name.",
     PolicyNotAttached = "K0103" "policy-not-attached" Warning "No pool refers to the policy, so it has no effect.",
@@ -90,7 +91,6 @@ codes! {
     PersonalDataMayLeave = "K0106" "personal-data-may-leave" Warning "A request tagged `pii` can reach an External destination.",
     SecretMissing = "K0107" "secret-missing" Warning "A credential cannot be read, so its destination is not ready.",
     TagNeverSet = "K0108" "tag-never-set" Warning "No classifier gives the tag.",
-    NothingServed = "K0109" "nothing-served" Warning "The destination is in no pool, so no request reaches it.",
     PlainTextCredential = "K0110" "plain-text-credential" Warning "A credential is sent over a connection that is not encrypted.",
     ReservedName = "K0111" "reserved-name" Warning "The name is one the product uses itself.",
 }

@@ -1,0 +1,69 @@
+//! Every bound on what a configuration may be, once, with its reason. Bounds on the number of items of
+//! one list stand beside the list in the schema (`maxItems`), as Kubernetes must know them too;
+//! bounds on what is compiled stand in `policy` (`RULES_MAX`, `EXCLUDES_MAX`, `REGEX_BYTES_MAX`).
+
+use std::time::Duration;
+
+/// Bytes of one file. A ConfigMap cannot be larger than 1 MiB; this leaves room for a folder kept as one file.
+pub const FILE_BYTES_MAX: usize = 4 << 20;
+
+/// Files of one set, so that a wrong folder (a home directory) is refused and not read.
+pub const FILES_MAX: usize = 4096;
+
+/// Folders below a resource folder are read to this depth.
+pub const FOLDER_DEPTH_MAX: usize = 8;
+
+/// Nesting of YAML nodes. The deepest schema has 12 levels; a test's request body needs some more.
+pub const NODE_DEPTH_MAX: usize = 64;
+
+/// Nodes of one file with aliases expanded: what defuses a "billion laughs" document.
+pub const NODES_MAX: usize = 200_000;
+
+/// Findings kept of one set; the rest are counted, as nobody reads more at once.
+pub const FINDINGS_MAX: usize = 500;
+
+/// Documents of one set: more resources than any gateway steers, few enough to check within a second.
+pub const DOCUMENTS_MAX: usize = 20_000;
+
+/// Quiet time after a file event before the set is read, so that an editor's several writes are one change.
+pub const DEBOUNCE: Duration = Duration::from_millis(100);
+
+/// Longest time a burst of file events can put off reading the set.
+pub const DEBOUNCE_MAX: Duration = Duration::from_millis(500);
+
+/// Time between two looks at the files when the filesystem sends no events (some network mounts do not).
+pub const POLL: Duration = Duration::from_secs(5);
+
+/// Shortest and longest time between two reads of an engine's metrics: below, the reading itself is load;
+/// above, every policy on queues works with the past.
+pub const METRICS_INTERVAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
+
+/// Largest request body that may be configured: it is held in memory whole.
+pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 30;
+
+/// Smallest and largest request head that may be configured. RFC 9112, section 3, recommends 8000 bytes
+/// for the request line alone; beyond 1 MiB a head is an attack.
+pub const REQUEST_HEAD_BYTES: (u64, u64) = (8 << 10, 1 << 20);
+
+/// Endpoints of one process: what the prefix index can tell apart (`predictor::prefix::index::ENDPOINTS_MAX`).
+pub const ENDPOINTS_MAX: u32 = 1_024;
+
+// ---- the data plane ----
+
+/// Most headers of one message head. Browsers and SDKs send under 40; proxies in front add a few.
+pub const HEADERS_MAX: usize = 128;
+
+/// Longest server-sent event that is kept while it is incomplete. A chunk with many logprobs has tens of kilobytes.
+pub const SSE_EVENT_BYTES_MAX: usize = 1 << 20;
+
+/// Longest JSON answer that is collected to be read (usage, model name). Longer ones pass unread.
+pub const RESPONSE_DOCUMENT_BYTES_MAX: usize = 8 << 20;
+
+/// Tokens that an engine prefills in one step where it does not say (vLLM's default on most GPUs).
+pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;
+
+/// Most endpoints that one request is tried on, the first included.
+pub const ATTEMPTS_MAX: usize = 4;
+
+/// Retries that are allowed at once however few requests are live; above it a fifth of the live requests.
+pub const RETRIES_FLOOR: u64 = 3;
