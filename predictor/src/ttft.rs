@@ -477,14 +477,19 @@ mod tests {
     }
 
     #[test]
-    fn one_stalled_answer_moves_little() {
+    fn one_stalled_answer_moves_its_endpoint_little_and_its_kind_not() {
         let (mut kind, mut scale) = (Kind::new(Prior::default()), Scale::default());
         let at = |step: u32| load(500 + step * 37 % 3_000, 0, 0.0);
-        (0..200).for_each(|step| answer(&mut kind, &mut scale, &at(step), |model_s| model_s));
-        let before = kind.model_s(scale, &at(7).engine());
+        for step in 0..200 {
+            let actual_s = 0.03 + f64::from(at(step).work.prompt_tokens()) * 1e-4;
+            answer(&mut kind, &mut scale, &at(step), |_| actual_s);
+        }
+        let seconds = |kind: &Kind, scale| kind.model_s(scale, &at(7).engine());
+        let before = (seconds(&kind, scale), seconds(&kind, Scale::default()));
         answer(&mut kind, &mut scale, &at(7), |_| 100.0);
-        let after = kind.model_s(scale, &at(7).engine());
-        assert!(after / before < 1.06, "{before} {after}");
+        let after = (seconds(&kind, scale), seconds(&kind, Scale::default()));
+        assert!(after.0 / before.0 < 1.04, "{before:?} {after:?}");
+        assert!((after.1 / before.1 - 1.0).abs() < 1e-3, "{before:?} {after:?}");
     }
 
     #[test]
