@@ -179,7 +179,7 @@ def pick_victim(load, gateway, engines):
             on = {e: running[e] if len(middle) >= 3 else 0 for e in engines}
         victim = max(engines, key=lambda e: on[e])
         if on[victim] >= 1:
-            return victim, on[victim]
+            return victim, int(on[victim])
         time.sleep(0.02)
     return engines[0], 0
 
@@ -209,7 +209,7 @@ def judge_kill(report, exchanges, log, victim, killed_s, on_it):
 
 def back_again(report, stack, gateway, victim, seed):
     """Starts the killed server again under a light load, and waits until it is sent requests."""
-    light = Steady(gateway.address, "back", [long_answer(seed, True, 8), long_answer(seed, False, 8)], pause_s=0.3)
+    light = Steady(gateway.address, "back", [long_answer(seed, True, 8), long_answer(seed, False, 8)], pause_s=1.0)
     stack.start_engine(victim)
     victim.process.wait_ready(victim.address, "/health", SERVER_START_S_MAX)
     ready_s = time.monotonic()
