@@ -108,6 +108,8 @@ pub(super) struct Context {
     chained: u64,
     carry: Carry,
     outer: u64,
+    /// Every kind that anything in the slice can support.
+    present: u64,
     ready: bool,
     /// Steps taken, for the tests of linearity.
     pub(super) work: u64,
@@ -143,6 +145,10 @@ impl Context {
     /// The kinds that words near `start..end` support.
     pub(super) fn near(&mut self, words: &Words, text: &[u8], start: usize, end: usize) -> u64 {
         self.prepare(words, text);
+        self.near_prepared(start, end)
+    }
+
+    fn near_prepared(&mut self, start: usize, end: usize) -> u64 {
         let from = start.saturating_sub(BEFORE_BYTES);
         let first = self.words.partition_point(|word| (word.start as usize) < from);
         let mut kinds = self.outer;
@@ -162,7 +168,11 @@ impl Context {
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
     pub(super) fn supports(&mut self, words: &Words, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
-        let supported = self.near(words, text, start, end) & kind.bit() != 0
+        self.prepare(words, text);
+        if (self.present | self.chained) & kind.bit() == 0 {
+            return false;
+        }
+        let supported = self.near_prepared(start, end) & kind.bit() != 0
             || self.heading(start) & kind.bit() != 0
             || self.follows_supported(text, kind, start);
         if supported {
@@ -205,6 +215,7 @@ impl Context {
             }
         }
         self.words.sort_unstable_by_key(|word| word.start);
+        self.present = self.words.iter().map(|word| word.kinds).chain(self.carry.columns).fold(self.outer, |all, kinds| all | kinds);
         self.find_lines(text);
     }
 

@@ -43,9 +43,14 @@ impl Lane<'_> {
 
     /// Takes a find if a context word supports it.
     pub(super) fn take_if_supported(&mut self, kind: Kind, start: usize, end: usize) {
-        if self.kinds.contains(kind) && self.context.supports(self.words, self.text, kind, start, end) {
+        if self.supported(kind, start, end) {
             self.take(kind, start, end);
         }
+    }
+
+    /// Whether `kind` is wanted and has a context word.
+    pub(super) fn supported(&mut self, kind: Kind, start: usize, end: usize) -> bool {
+        self.kinds.contains(kind) && self.context.supports(self.words, self.text, kind, start, end)
     }
 
     /// The byte in front of `at`; a space at the beginning.

@@ -12,7 +12,9 @@
 //! with `context` for the words beside a find, `normal` and `encoded` for what is disguised.
 
 mod checksum;
+pub mod complexity;
 mod context;
+mod custom;
 mod encoded;
 mod findings;
 mod kind;
@@ -26,15 +28,18 @@ mod scan;
 mod secrets;
 mod spec;
 mod tag;
+mod topics;
+mod turn;
 mod words;
 
 pub use findings::{Findings, HITS_MAX, Hit, Verdict};
 pub use kind::{Group, Kind, KindSet, Tier};
-pub use scan::{Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scanner, Scratch};
+pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scanner, Scratch};
 pub use spec::{
     BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown, PATTERN_BYTES_MAX,
     PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
 };
+pub use turn::{HEAD_BYTES_MAX, TAIL_BYTES_MAX};
 pub use tag::{TAGS_MAX, Tag, TagSet};
 
 /// Whose text a piece is.

@@ -341,8 +341,9 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
             }
         }
         13 => {
-            if checksum::kr_rrn_shape(chars) {
-                take(lane, window, KrRrn, shape_if(window.layout(&[6, 7]) && window.dashed() && checksum::kr_rrn(chars)));
+            let (dashed, checked) = (window.layout(&[6, 7]) && window.dashed(), checksum::kr_rrn(chars));
+            if checksum::kr_rrn_shape(chars) && (dashed || checked) {
+                take(lane, window, KrRrn, shape_if(dashed && checked));
             }
             if checksum::ch_ahv(chars) {
                 take(lane, window, ChAhv, shape_if(window.layout(&[3, 4, 4, 2])));
@@ -471,7 +472,7 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
 fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
     let text = &lane.text[start..end];
     let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
-    if text.iter().any(u8::is_ascii_lowercase) || digits < 2 {
+    if text.iter().any(u8::is_ascii_lowercase) || (digits < 2 && text.len() != 9) {
         return;
     }
     let leading = text.iter().take_while(|byte| byte.is_ascii_uppercase()).count();

@@ -10,6 +10,9 @@ const INTERNATIONAL: std::ops::RangeInclusive<usize> = 8..=14;
 /// Digits of a national number.
 const NATIONAL: std::ops::RangeInclusive<usize> = 7..=12;
 
+/// Bytes in front of a number that are read for a word such as "order".
+const NAME_BYTES: usize = 20;
+
 /// Judges a window of digits.
 pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     let len = window.chars.len();
@@ -35,9 +38,25 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
     let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
     let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
-    if NATIONAL.contains(&chars.len()) && whole && !date && !dotted_quad && !unix_time && !part_of_fraction && lane.before(window.start) != b'#' {
-        lane.take_if_supported(Kind::Phone, window.start, window.end);
+    let plausible = NATIONAL.contains(&chars.len()) && whole && !date && !dotted_quad && !unix_time && !part_of_fraction;
+    if plausible && lane.supported(Kind::Phone, window.start, window.end) && !named(lane, window.start) {
+        lane.take(Kind::Phone, window.start, window.end);
     }
+}
+
+/// Whether the word right in front says that the number is something else.
+fn named(lane: &mut Lane<'_>, start: usize) -> bool {
+    const NAMES: [&[u8]; 22] = [
+        b"order", b"invoice", b"ticket", b"tracking", b"parcel", b"part", b"model", b"serial", b"isbn", b"ean", b"item", b"sku", b"version",
+        b"build", b"port", b"pid", b"tid", b"zip", b"postal", b"account", b"bestell", b"rechnung",
+    ];
+    if lane.before(start) == b'#' {
+        return true;
+    }
+    let tail = &lane.text[start.saturating_sub(NAME_BYTES)..start];
+    lane.work(NAME_BYTES / 4);
+    let clause = tail.iter().rposition(|byte| matches!(byte, b'.' | b',' | b';' | b'\n' | b'(' | b'"')).map_or(0, |at| at + 1);
+    NAMES.iter().any(|name| tail[clause..].windows(name.len()).any(|window| window.eq_ignore_ascii_case(name)))
 }
 
 /// Where the plus sign of the number is, if it has one.

@@ -1,6 +1,11 @@
 //! The scanner: it cuts the pieces into slices, runs the lanes over each and collects the finds.
 
+use regex_automata::meta;
+
+use super::complexity::features::{Features, Lexicon};
+use super::complexity::{Model, Term};
 use super::context::{Context, Words};
+use super::custom::{KeywordState, Keywords, Patterns};
 use super::encoded;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
@@ -8,9 +13,11 @@ use super::lane::{Found, Lane};
 use super::normal::{Buffer, Plain};
 use super::numbers::{self, Run};
 use super::secrets::{self, Prefixes};
-use super::spec::{BUILTINS_MAX, Builtin, OnUnknown, SpecError};
-use super::tag::{Tag, TagSet};
-use super::{Piece, Shape, mail, network};
+use super::spec::{BUILTINS_MAX, Builtin, ComplexitySpec, OnUnknown, SpecError};
+use super::tag::{TAGS_MAX, Tag, TagSet};
+use super::topics::Topics;
+use super::turn::Turn;
+use super::{Piece, Scope, Shape, mail, network};
 
 /// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
 pub const SLICE_BYTES: usize = 16 * 1024;
@@ -21,18 +28,39 @@ pub const LONG_CONTEXT_BYTES_MIN: usize = 32 * 1024;
 /// Bytes a cut may be moved to fall between words.
 const CUT_BYTES_MAX: usize = 128;
 
+/// User turns above which a request is never `complexity-low`.
+const LOW_TURNS_MAX: u32 = 6;
+
 /// The compiled classifiers. Immutable, shared by all threads.
 #[derive(Debug)]
 pub struct Scanner {
     kinds: KindSet,
-    personal: KindSet,
     on_unknown: OnUnknown,
     words: Words,
     prefixes: Prefixes,
     unknown_tags: TagSet,
+    complexity: Option<Complexity>,
+    topics: Option<Tagged>,
+    lexicon: Lexicon,
+    keywords: Vec<Keywords>,
+    patterns: Vec<Patterns>,
+    own_tags: Vec<String>,
+    /// Tells scratch spaces of another scanner.
+    fingerprint: u64,
 }
 
-/// The buffers of one thread, and the findings of its last scan.
+/// That the topics were asked for as tags.
+#[derive(Debug, Clone, Copy)]
+struct Tagged;
+
+#[derive(Debug)]
+struct Complexity {
+    model: Model,
+    low: f32,
+    high: f32,
+}
+
+/// The buffers of one thread, and the findings of its last scan. It serves any scanner and adapts to a new one at its first scan.
 #[derive(Debug, Default)]
 pub struct Scratch {
     normal: Buffer,
@@ -43,6 +71,11 @@ pub struct Scratch {
     decoded_found: Vec<Found>,
     values: Vec<(usize, usize)>,
     decoded: Vec<u8>,
+    turn: Turn,
+    features: Features,
+    keyword_states: Vec<KeywordState>,
+    caches: Vec<meta::Cache>,
+    fingerprint: Option<u64>,
     findings: Findings,
 }
 
@@ -62,9 +95,78 @@ pub struct Scan<'a, 't> {
     scratch: &'a mut Scratch,
     shape: Shape,
     piece: Option<Piece<'t>>,
+    last_scope: Option<Scope>,
     pieces: u32,
     at: usize,
     bytes: usize,
+}
+
+/// What the compiler has seen so far.
+struct Draft {
+    personal: KindSet,
+    kinds: KindSet,
+    on_unknown: OnUnknown,
+    complexity: Option<Complexity>,
+    topics: Option<Tagged>,
+    keywords: Vec<Keywords>,
+    patterns: Vec<Patterns>,
+    own_tags: Vec<String>,
+}
+
+impl Draft {
+    fn add(&mut self, index: usize, builtin: &Builtin) -> Result<(), SpecError> {
+        match builtin {
+            Builtin::Pii(spec) if spec.kinds.is_empty() => return Err(SpecError::new(index, "kinds", "is empty: nothing would be found")),
+            Builtin::Pii(spec) => {
+                self.personal = self.personal.union(spec.kinds);
+                if spec.on_unknown == OnUnknown::AddTag {
+                    self.on_unknown = OnUnknown::AddTag;
+                }
+            }
+            Builtin::Secrets => self.kinds = self.kinds.union(KindSet::secrets()),
+            Builtin::Complexity(spec) => self.complexity = Some(complexity(index, spec)?),
+            Builtin::Topics => self.topics = Some(Tagged),
+            Builtin::Keywords(spec) => {
+                let tag = self.own_tag(index, &spec.tag)?;
+                self.keywords.push(Keywords::compile(index, spec, tag)?);
+            }
+            Builtin::Regex(spec) => {
+                let tag = self.own_tag(index, &spec.tag)?;
+                self.patterns.push(Patterns::compile(index, spec, tag)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a tag of the operator: that of a built-in one if the name is the same, else a new one.
+    fn own_tag(&mut self, index: usize, name: &str) -> Result<Tag, SpecError> {
+        if name.is_empty() {
+            return Err(SpecError::new(index, "tag", "is empty"));
+        }
+        if let Some(tag) = Tag::built_in(name) {
+            return Ok(tag);
+        }
+        let place = self.own_tags.iter().position(|known| known == name).unwrap_or(self.own_tags.len());
+        if place == self.own_tags.len() {
+            self.own_tags.push(name.to_owned());
+        }
+        if Tag::BUILT_IN + place >= TAGS_MAX {
+            return Err(SpecError::new(index, "tag", format!("more than {} tags of one's own", TAGS_MAX - Tag::BUILT_IN)));
+        }
+        Ok(Tag((Tag::BUILT_IN + place) as u16))
+    }
+}
+
+fn complexity(index: usize, spec: &ComplexitySpec) -> Result<Complexity, SpecError> {
+    if !(0.0..=1.0).contains(&spec.low) {
+        return Err(SpecError::new(index, "low", "must be 0 to 1"));
+    }
+    if !(spec.low..=1.0).contains(&spec.high) {
+        return Err(SpecError::new(index, "high", "must be 0 to 1 and not below `low`"));
+    }
+    let model = spec.model.as_deref().map_or_else(Model::built_in, Model::from_bytes);
+    let model = model.map_err(|error| SpecError::new(index, "model", error.to_string()))?;
+    Ok(Complexity { model, low: spec.low, high: spec.high })
 }
 
 impl Scanner {
@@ -76,34 +178,60 @@ impl Scanner {
         if builtins.len() > BUILTINS_MAX {
             return Err(SpecError::new(BUILTINS_MAX, "type", format!("more than {BUILTINS_MAX} classifiers")));
         }
-        let mut personal = KindSet::EMPTY;
-        let mut kinds = KindSet::EMPTY;
-        let mut on_unknown = OnUnknown::Ignore;
+        let mut draft = Draft {
+            personal: KindSet::EMPTY,
+            kinds: KindSet::EMPTY,
+            on_unknown: OnUnknown::Ignore,
+            complexity: None,
+            topics: None,
+            keywords: Vec::new(),
+            patterns: Vec::new(),
+            own_tags: Vec::new(),
+        };
         for (index, builtin) in builtins.iter().enumerate() {
-            match builtin {
-                Builtin::Pii(spec) => {
-                    if spec.kinds.is_empty() {
-                        return Err(SpecError::new(index, "kinds", "is empty: nothing would be found"));
-                    }
-                    personal = personal.union(spec.kinds);
-                    if spec.on_unknown == OnUnknown::AddTag {
-                        on_unknown = OnUnknown::AddTag;
-                    }
-                }
-                Builtin::Secrets => kinds = kinds.union(KindSet::secrets()),
-                Builtin::Complexity(_) | Builtin::Topics | Builtin::Keywords(_) | Builtin::Regex(_) => {}
-            }
+            draft.add(index, builtin)?;
         }
-        kinds = kinds.union(personal);
+        let kinds = draft.kinds.union(draft.personal);
         let failed = |error: aho_corasick::BuildError| SpecError::new(0, "kinds", error.to_string());
         Ok(Scanner {
             kinds,
-            personal,
-            on_unknown,
+            on_unknown: draft.on_unknown,
             words: Words::compile(kinds.0).map_err(failed)?,
             prefixes: Prefixes::compile().map_err(failed)?,
-            unknown_tags: unknown_tags(personal),
+            unknown_tags: unknown_tags(draft.personal),
+            complexity: draft.complexity,
+            topics: draft.topics,
+            lexicon: Lexicon::compile(),
+            keywords: draft.keywords,
+            patterns: draft.patterns,
+            own_tags: draft.own_tags,
+            fingerprint: xxhash_rust::xxh3::xxh3_64(format!("{builtins:?}").as_bytes()),
         })
+    }
+
+    /// The word of a tag.
+    #[must_use]
+    pub fn tag_name(&self, tag: Tag) -> Option<&str> {
+        match tag.index().checked_sub(Tag::BUILT_IN) {
+            Some(own) => self.own_tags.get(own).map(String::as_str),
+            None => tag.built_in_name(),
+        }
+    }
+
+    /// The tag called `name`, built in or of this scanner.
+    #[must_use]
+    pub fn tag(&self, name: &str) -> Option<Tag> {
+        let own = || self.own_tags.iter().position(|known| known == name).map(|own| Tag((Tag::BUILT_IN + own) as u16));
+        Tag::built_in(name).or_else(own)
+    }
+
+    /// The terms of the complexity score of the last scan in `scratch`, the largest first. For reports: it allocates.
+    #[must_use]
+    pub fn complexity_terms(&self, scratch: &Scratch) -> Vec<Term> {
+        match (&self.complexity, scratch.findings.complexity) {
+            (Some(complexity), Some(_)) => complexity.model.terms(&scratch.features),
+            (None | Some(_), _) => Vec::new(),
+        }
     }
 
     /// Reads `pieces` to the end.
@@ -119,10 +247,15 @@ impl Scanner {
 
     /// Starts a scan that the caller moves on.
     pub fn start<'a, 't>(&'a self, scratch: &'a mut Scratch, shape: &Shape) -> Scan<'a, 't> {
+        scratch.adapt(self);
         scratch.findings.clear();
+        scratch.turn.start();
         scratch.context.work = 0;
         scratch.decoded_context.work = 0;
-        Scan { scanner: self, scratch, shape: *shape, piece: None, pieces: 0, at: 0, bytes: 0 }
+        for (keywords, state) in self.keywords.iter().zip(&mut scratch.keyword_states) {
+            keywords.start(state);
+        }
+        Scan { scanner: self, scratch, shape: *shape, piece: None, last_scope: None, pieces: 0, at: 0, bytes: 0 }
     }
 }
 
@@ -131,6 +264,16 @@ impl Scratch {
     #[must_use]
     pub fn findings(&self) -> &Findings {
         &self.findings
+    }
+
+    /// Makes the caches fit `scanner`. Allocates once per scanner.
+    fn adapt(&mut self, scanner: &Scanner) {
+        if self.fingerprint != Some(scanner.fingerprint) {
+            self.fingerprint = Some(scanner.fingerprint);
+            self.caches = scanner.patterns.iter().map(Patterns::cache).collect();
+            self.keyword_states.clear();
+            self.keyword_states.resize_with(scanner.keywords.len(), KeywordState::default);
+        }
     }
 }
 
@@ -149,6 +292,14 @@ impl<'t> Scan<'_, 't> {
     pub fn begin(&mut self, piece: Piece<'t>) {
         self.settle_piece();
         self.bytes += piece.text.len();
+        if piece.scope == Scope::User {
+            // Parts of one turn come one after the other; anything between two begins a new turn.
+            if self.last_scope != Some(Scope::User) {
+                self.scratch.turn.start();
+            }
+            self.scratch.turn.push(piece.text);
+        }
+        self.last_scope = Some(piece.scope);
         self.piece = Some(piece);
         self.at = 0;
         self.scratch.context.start_piece();
@@ -164,6 +315,7 @@ impl<'t> Scan<'_, 't> {
         if !self.scanner.kinds.is_empty() {
             self.scratch.read(self.scanner, &slice);
         }
+        self.scratch.read_own(self.scanner, piece.scope, &slice);
         self.at = next;
         if end < piece.text.len() {
             return Progress::More;
@@ -181,6 +333,8 @@ impl<'t> Scan<'_, 't> {
         findings.work_steps = self.scratch.context.work + self.scratch.decoded_context.work;
         group_tags(findings);
         shape_tags(findings, &shape, self.bytes);
+        self.scratch.judge_turn(self.scanner, &shape);
+        let findings = &mut self.scratch.findings;
         let unread = shape.unscannable || shape.image || shape.audio;
         if unread && self.scanner.on_unknown == OnUnknown::AddTag {
             findings.tags.insert(Tag::PII_UNSCANNED);
@@ -297,6 +451,49 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// Runs the operator's own classifiers over a slice.
+    fn read_own(&mut self, scanner: &Scanner, scope: Scope, slice: &Slice<'_>) {
+        let range = (slice.start, slice.end);
+        for (keywords, state) in scanner.keywords.iter().zip(&mut self.keyword_states) {
+            if keywords.scopes.contains(scope) && keywords.read(state, slice.text, range, slice.next) {
+                self.findings.tags.insert(keywords.tag);
+            }
+        }
+        for (patterns, cache) in scanner.patterns.iter().zip(&mut self.caches) {
+            let open = patterns.scopes.contains(scope) && !self.findings.tags.contains(patterns.tag);
+            if open && patterns.matches(cache, slice.text, range) {
+                self.findings.tags.insert(patterns.tag);
+            }
+        }
+    }
+
+    /// Judges topics and complexity of the last user turn.
+    fn judge_turn(&mut self, scanner: &Scanner, shape: &Shape) {
+        if scanner.complexity.is_none() && scanner.topics.is_none() {
+            return;
+        }
+        let text = self.turn.text();
+        if text.trim_ascii().is_empty() {
+            return;
+        }
+        self.features.read(&scanner.lexicon, text);
+        let topics = Topics::of(&self.features.counts, text);
+        if scanner.topics.is_some() {
+            topics.tag(&mut self.findings.tags);
+        }
+        let Some(complexity) = scanner.complexity.as_ref().filter(|_| topics.is_english()) else { return };
+        let score = complexity.model.score(&self.features);
+        self.findings.complexity = Some(score);
+        let never_low = shape.tools || shape.image || topics.code || topics.math || shape.turns > LOW_TURNS_MAX;
+        if score < complexity.low && !never_low {
+            self.findings.tags.insert(Tag::COMPLEXITY_LOW);
+        } else if score > complexity.high {
+            self.findings.tags.insert(Tag::COMPLEXITY_HIGH);
+        }
+    }
+}
+
 fn run_lanes(lane: &mut Lane<'_>, scanner: &Scanner, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
     secrets::scan(lane, &scanner.prefixes, values);
     numbers::scan(lane, runs);
@@ -352,21 +549,30 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
     low
 }
 
-/// Drops finds that lie inside another: the pieces of a card number are not a second identifier. A telephone number, whose layout proves
-/// least, gives way to everything and hides only other telephone numbers.
+/// Drops finds that another explains: the pieces of a card number are not a second identifier. A telephone number and a random value, whose
+/// shapes prove least, give way to everything that covers them and hide only their own kind.
 fn keep_outermost(found: &mut Vec<Found>) {
-    found.sort_unstable_by_key(|find| (find.start, std::cmp::Reverse(find.end), find.kind));
-    let (mut firm, mut phone): (Option<Found>, Option<Found>) = (None, None);
+    found.sort_unstable_by_key(|find| (find.start, std::cmp::Reverse(find.end), weak(find.kind), find.kind));
+    let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {
-        let inside = |outer: &Option<Found>| outer.is_some_and(|outer| find.end <= outer.end && (find.start, find.end) != (outer.start, outer.end));
-        let is_phone = find.kind == Kind::Phone;
-        let hidden = inside(&firm) || (is_phone && inside(&phone));
-        let outer = if is_phone { &mut phone } else { &mut firm };
+        let covers = |outer: &Option<Found>| outer.is_some_and(|outer| find.end <= outer.end);
+        let equals = |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));
+        let hidden = if weak(find.kind) {
+            covers(&firm) || covers(&soft.filter(|outer| outer.kind == find.kind))
+        } else {
+            covers(&firm) && !equals(&firm)
+        };
+        let outer = if weak(find.kind) { &mut soft } else { &mut firm };
         if outer.is_none_or(|outer| find.end > outer.end) {
             *outer = Some(*find);
         }
         !hidden
     });
+}
+
+/// Whether the shape of a kind proves little.
+fn weak(kind: Kind) -> bool {
+    kind == Kind::Phone || kind == Kind::GenericSecret
 }
 
 /// Whether a hit was recorded already, by the slice before.

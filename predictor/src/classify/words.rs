@@ -25,7 +25,7 @@ const ANY_NATIONAL: &[Kind] = &[
 pub(super) const TABLE: &[(&[Kind], Ending, &[&str])] = &[
     (&[Kind::Phone], Ending::Whole, &[
         "tel", "mob", "gsm", "fax", "sms", "cell", "call", "dial", "ring", "handy", "wa", "ph", "tlf", "tfno", "tél", "mobil",
-        "text me", "reach me", "reach us", "reach him", "reach her", "text him", "text her", "number is", "contact",
+        "text me", "reach me", "reach us", "reach him", "reach her", "text him", "text her", "my number", "his number", "her number", "our number", "your number", "their number", "my new number", "contact",
     ]),
     (&[Kind::Phone], Ending::Open, &[
         "phone", "telephone", "mobile", "cellphone", "telefon", "telefoon", "teléfono", "telefono", "telefone", "telemóvel", "téléphone",
@@ -42,7 +42,7 @@ pub(super) const TABLE: &[(&[Kind], Ending, &[&str])] = &[
     (&[Kind::SwiftBic], Ending::Open, &["swift code", "swift/bic", "bankleit", "bank identifier", "codice bic"]),
     (&[Kind::UsRouting], Ending::Whole, &["aba", "rtn", "ach"]),
     (&[Kind::UsRouting], Ending::Open, &["routing", "transit number", "wire transfer", "direct deposit"]),
-    (&[Kind::UsSsn], Ending::Whole, &["ssn", "ssns", "ss#", "ss number", "social"]),
+    (&[Kind::UsSsn], Ending::Whole, &["ssn", "ssns", "ss#", "ss number", "my social", "his social", "her social", "their social", "social is", "social number", "social no"]),
     (&[Kind::UsSsn], Ending::Open, &["social security", "social-security", "soc sec", "social sec", "socialsecurity", "social_security", "seguro social"]),
     (&[Kind::UsItin], Ending::Whole, &["itin"]),
     (&[Kind::UsItin, Kind::UsSsn], Ending::Open, &["taxpayer", "tax payer"]),
