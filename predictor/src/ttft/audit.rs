@@ -14,7 +14,7 @@ const ERROR_MIN: f64 = 0.02;
 /// Answers between two sortings of the ring once it is full; before that every answer sorts.
 const REFRESH: u64 = 8;
 
-/// Errors of the last [`AUDIT_ANSWERS`] answers. The model is judged also while the fallback is in use, or it could
+/// Errors of the last 200 answers. The model is judged also while the fallback is in use, or it could
 /// never come back.
 #[derive(Clone, Debug, Default)]
 pub struct Audit {
