@@ -172,6 +172,40 @@ fn a_stream_has_role_tokens_usage_and_done_each_in_a_chunk() {
 }
 
 #[test]
+fn continuous_usage_counts_up_in_every_chunk() {
+    let body = chat_body(r#","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}"#);
+    let events = chat(&instant(), "", &body).events();
+    let counts = events.iter().filter_map(|event| serde_json::from_str::<Value>(event).ok());
+    let counts: Vec<_> = counts.map(|event| event["usage"]["completion_tokens"].as_u64().unwrap()).collect();
+    let expected: Vec<_> = (0..=40).chain([40]).collect();
+    assert_eq!(counts, expected);
+}
+
+#[test]
+fn metrics_show_what_runs_and_what_waits() {
+    let cost = StepCost { base_us: 200_000.0, ..StepCost::NONE };
+    let parameters = Parameters { running_max: 1, cost, ..Parameters::default() };
+    let engine = start(Settings { parameters, ..Settings::default() });
+    let clients: Vec<_> = (0..3)
+        .map(|_| {
+            let mut stream = connect(&engine);
+            stream.write_all(post("/v1/chat/completions", "", &stream_body()).as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    engine.wait_until(PATIENCE, |stats| (stats.running, stats.waiting) == (1, 2)).unwrap();
+    let page = String::from_utf8(get(&engine, "/metrics").body).unwrap();
+    for line in [
+        r#"vllm:num_requests_running{engine="0",model_name="tiny"} 1.0"#,
+        r#"vllm:num_requests_waiting{engine="0",model_name="tiny"} 2.0"#,
+    ] {
+        assert!(page.contains(line), "{line} is missing in\n{page}");
+    }
+    drop(clients);
+    engine.wait_until(PATIENCE, |stats| stats.aborted == 3 && stats.running + stats.waiting == 0).unwrap();
+}
+
+#[test]
 fn the_head_comes_before_the_first_token() {
     let engine = instant();
     let mut stream = connect(&engine);
@@ -252,7 +286,7 @@ fn invalid_requests_are_refused_before_any_stream() {
 
 #[test]
 fn a_full_queue_answers_503() {
-    let cost = StepCost { base_us: 50_000.0, ..StepCost::NONE };
+    let cost = StepCost { base_us: 200_000.0, ..StepCost::NONE };
     let parameters = Parameters { queued_max: Some(1), cost, ..Parameters::default() };
     let engine = start(Settings { parameters, ..Settings::default() });
     let mut first = connect(&engine);

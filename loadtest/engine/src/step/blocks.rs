@@ -179,6 +179,8 @@ impl Blocks {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -218,5 +220,119 @@ mod tests {
         assert_eq!(blocks.cached_prefix(&[7]), (0, 0));
         assert_eq!(blocks.share(7), None);
         assert_eq!(blocks.in_use(), 1);
+    }
+    /// The same cache without links and index: a list of blocks, and the free ones in order of their release.
+    #[derive(Default)]
+    struct Twin {
+        hashes: Vec<Option<u64>>,
+        users: Vec<u32>,
+        free: Vec<u32>,
+    }
+
+    impl Twin {
+        fn find(&self, hash: u64) -> Option<u32> {
+            self.hashes.iter().position(|found| *found == Some(hash)).map(|at| at as u32)
+        }
+
+        fn take(&mut self, blocks_max: u32) -> Option<u32> {
+            let index = if self.users.len() < blocks_max as usize {
+                self.hashes.push(None);
+                self.users.push(0);
+                self.users.len() as u32 - 1
+            } else if self.free.is_empty() {
+                return None;
+            } else {
+                self.free.remove(0)
+            };
+            self.hashes[index as usize] = None;
+            self.users[index as usize] = 1;
+            Some(index)
+        }
+
+        fn share(&mut self, hash: u64) -> Option<u32> {
+            let index = self.find(hash)?;
+            self.free.retain(|free| *free != index);
+            self.users[index as usize] += 1;
+            Some(index)
+        }
+
+        fn release(&mut self, index: u32) {
+            self.users[index as usize] -= 1;
+            if self.users[index as usize] == 0 {
+                self.free.push(index);
+            }
+        }
+    }
+
+    #[derive(Clone, Debug)]
+    enum Operation {
+        Take,
+        Share(u64),
+        Publish(usize, u64),
+        Release(usize),
+        Forget,
+    }
+
+    fn operation() -> impl Strategy<Value = Operation> {
+        prop_oneof![
+            4 => Just(Operation::Take),
+            4 => (0..6_u64).prop_map(Operation::Share),
+            4 => (0..8_usize, 0..6_u64).prop_map(|(at, hash)| Operation::Publish(at, hash)),
+            6 => (0..8_usize).prop_map(Operation::Release),
+            1 => Just(Operation::Forget),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn any_sequence_of_operations_equals_that_on_a_plain_list(
+            operations in prop::collection::vec(operation(), 0..80),
+            blocks_max in 1..6_u32,
+        ) {
+            let mut blocks = Blocks::new(blocks_max);
+            let mut twin = Twin::default();
+            let mut held = Vec::new();
+            for operation in operations {
+                match operation {
+                    Operation::Take => {
+                        let taken = blocks.take();
+                        prop_assert_eq!(taken, twin.take(blocks_max));
+                        held.extend(taken);
+                    }
+                    Operation::Share(hash) => {
+                        let shared = blocks.share(hash);
+                        prop_assert_eq!(shared, twin.share(hash));
+                        held.extend(shared);
+                    }
+                    Operation::Publish(at, hash) => {
+                        if let Some(&index) = held.get(at) {
+                            blocks.publish(index, hash);
+                            if twin.hashes[index as usize].is_none() && twin.find(hash).is_none() {
+                                twin.hashes[index as usize] = Some(hash);
+                            }
+                        }
+                    }
+                    Operation::Release(at) => {
+                        if at < held.len() {
+                            let index = held.remove(at);
+                            blocks.release(index);
+                            twin.release(index);
+                        }
+                    }
+                    Operation::Forget => {
+                        blocks.forget();
+                        twin.hashes.fill(None);
+                    }
+                }
+                let in_use = twin.users.iter().filter(|users| **users > 0).count();
+                prop_assert_eq!(blocks.in_use() as usize, in_use);
+                for hash in 0..6 {
+                    let expected = twin.find(hash).map_or((0, 0), |at| (1, u32::from(twin.users[at as usize] == 0)));
+                    prop_assert_eq!(blocks.cached_prefix(&[hash]), expected);
+                }
+            }
+        }
     }
 }
