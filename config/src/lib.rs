@@ -13,10 +13,13 @@ pub mod lower;
 pub mod node;
 pub mod policy_test;
 pub mod secret;
+pub mod server_file;
 pub mod snapshot;
+pub mod source;
 pub mod url;
 
 pub use load::SourceFile;
 pub use lower::{Loaded, load};
 pub use secret::{Auth, Credential, Lookup, Secret, SecretSource};
+pub use server_file::ServerFile;
 pub use snapshot::Snapshot;

@@ -1,0 +1,5 @@
+//! Where documents come from. The only part of this crate that knows a clock, a filesystem watch or a runtime.
+
+pub mod files;
+
+pub use files::{FileWatch, WatchSettings, read_set, watch};
