@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
+use config::server_file::{ServerLimits, ServerTimeouts};
 use config::snapshot::PoolScope;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
@@ -51,8 +52,10 @@ pub(crate) struct Options {
     pub(crate) access_log: Target,
     /// Longest wait for requests to end after a signal.
     pub(crate) drain_timeout: Duration,
-    /// Bounds and time-outs of requests.
-    pub(crate) bounds: crds::server::ServerSpec,
+    /// Bounds of requests.
+    pub(crate) limits: ServerLimits,
+    /// Time-outs of requests.
+    pub(crate) timeouts: ServerTimeouts,
     /// Whether an address may be shared with another process.
     pub(crate) sharing: Sharing,
     /// Called once when every endpoint is ready for the first time, with where to find the server.
@@ -195,20 +198,20 @@ fn say_hello(options: &Options, bound: &Bound, driver: crate::io::DriverInUse, t
 }
 
 fn settings(options: &Options, driver: crate::io::DriverInUse) -> Settings {
-    let (limits, timeouts) = (&options.bounds.limits, &options.bounds.timeouts);
-    let bytes = |bytes: crds::value::Bytes| usize::try_from(bytes.0).unwrap_or(usize::MAX);
+    let (limits, timeouts) = (&options.limits, &options.timeouts);
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     Settings {
         driver,
-        request_head_bytes_max: bytes(limits.request_head),
-        request_body_bytes_max: bytes(limits.request_body),
-        request_bodies_bytes_max: bytes(limits.request_bodies_total),
-        connections_per_thread_max: limits.connections_per_thread as usize,
-        request_head_timeout: timeouts.request_head.0,
-        request_body_idle_timeout: timeouts.request_body_idle.0,
-        connect_timeout: timeouts.connect.0,
-        first_byte_timeout: timeouts.first_byte.0,
-        idle_timeout: timeouts.idle.0,
-        client_idle_timeout: timeouts.client_idle.0,
+        request_head_bytes_max: bytes(limits.request_head_bytes_max),
+        request_body_bytes_max: bytes(limits.request_body_bytes_max),
+        request_bodies_bytes_max: bytes(limits.request_bodies_total_bytes_max),
+        connections_per_thread_max: limits.connections_per_thread_max as usize,
+        request_head_timeout: timeouts.request_head,
+        request_body_idle_timeout: timeouts.request_body_idle,
+        connect_timeout: timeouts.connect,
+        first_byte_timeout: timeouts.first_byte,
+        idle_timeout: timeouts.idle,
+        client_idle_timeout: timeouts.client_idle,
         upstream_keep_alive: Duration::from_secs(4),
         access_log: if options.access_log == Target::Off { AccessLog::Off } else { AccessLog::On },
         decision_headers: DecisionHeaders::Hidden,

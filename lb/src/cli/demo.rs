@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use clap::Args;
+use config::ServerFile;
 use config::snapshot::{PoolScope, StaticEndpoint};
 use engine::Engine;
 
-use super::serve::DRAIN_TIMEOUT;
 use super::{parse_address, print_out, run_server, usage};
 use crate::control::Target;
 use crate::control::source::Source;
@@ -48,6 +48,7 @@ impl Demo {
         let addresses = engines.iter().map(Engine::addr);
         let servers = addresses.map(|address| StaticEndpoint { host: address.ip().to_string(), port: address.port() });
         let count = self.engines;
+        let defaults = ServerFile::default();
         let code = run_server(Options {
             listeners: vec![(self.listen, PoolScope::All)],
             admin: Some(self.admin),
@@ -56,8 +57,9 @@ impl Demo {
             source: Source::Servers(servers.collect()),
             server_file: None,
             access_log: Target::Off,
-            drain_timeout: DRAIN_TIMEOUT,
-            bounds: crds::server::ServerSpec::default(),
+            drain_timeout: defaults.drain_timeout,
+            limits: defaults.limits,
+            timeouts: defaults.timeouts,
             sharing: Sharing::Refused,
             on_ready: Some(Box::new(move |bound| {
                 print_out(&welcome(bound, count));

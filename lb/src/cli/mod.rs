@@ -6,7 +6,10 @@
 
 mod demo;
 mod get;
+mod lint;
+mod schema;
 mod serve;
+mod test;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -52,6 +55,12 @@ struct Kinfctl {
 
 #[derive(Debug, Subcommand)]
 enum Ctl {
+    /// Check documents
+    Lint(lint::Lint),
+    /// Run policy tests
+    Test(test::Test),
+    /// Print the JSON Schema of the documents, for editors
+    Schema(schema::Schema),
     /// Show a part of a running gateway
     Get(get::Get),
     /// Print the version
@@ -87,6 +96,9 @@ fn invoked_as() -> InvokedAs {
 
 fn ctl(command: &Ctl) -> ExitCode {
     match command {
+        Ctl::Lint(lint) => lint.run(),
+        Ctl::Test(test) => test.run(),
+        Ctl::Schema(schema) => schema.run(),
         Ctl::Get(get) => get.run(),
         Ctl::Version => version("kinfctl"),
     }

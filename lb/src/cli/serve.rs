@@ -1,21 +1,25 @@
 //! `kinference serve`: from a file, or with everything on the command line.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::Args;
+use config::limits::FILE_BYTES_MAX;
+use config::server_file::{AccessLog, ResourceSource};
 use config::snapshot::{PoolScope, StaticEndpoint};
+use config::{Lookup, ServerFile, SourceFile};
+use crds::server::DataThreads;
+use policy::Diagnostic;
 
+use super::lint::human;
 use super::{parse_address, run_server, usage};
 use crate::control::source::Source;
 use crate::control::{SERVERS_MAX, Target, parse_url};
 use crate::io::Driver;
 use crate::server::{Options, Sharing};
-
-/// Longest wait for requests to end after a signal, when no file says otherwise.
-pub(super) const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Run a gateway: from a file (`--config`), or over the servers given (`--listen ADDR URL...`).
 #[derive(Debug, Args)]
@@ -63,6 +67,7 @@ impl Serve {
         let mut servers = self.urls;
         servers.sort();
         servers.dedup();
+        let defaults = ServerFile::default();
         Ok(Options {
             listeners: self.listen.into_iter().map(|address| (address, PoolScope::All)).collect(),
             admin: Some(self.admin),
@@ -71,14 +76,68 @@ impl Serve {
             source: Source::Servers(servers),
             server_file: None,
             access_log: Target::parse(&self.access_log),
-            drain_timeout: DRAIN_TIMEOUT,
-            bounds: crds::server::ServerSpec::default(),
+            drain_timeout: defaults.drain_timeout,
+            limits: defaults.limits,
+            timeouts: defaults.timeouts,
             sharing: Sharing::Allowed,
             on_ready: None,
         })
     }
 }
 
-fn from_file(_path: &std::path::Path, _driver: Driver) -> Result<Options, ExitCode> {
-    Err(usage("--config is not here yet"))
+/// The options a file says, once everything it says, and everything it points to, is found good.
+fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
+    let cannot_read = |error| usage(format!("{} cannot be read: {error}", path.display()));
+    let bytes = read_bounded(path).map_err(cannot_read)?;
+    let source_file = SourceFile { name: path.display().to_string().into(), bytes };
+    let file = ServerFile::load(&source_file).map_err(|findings| refused(&findings, &[source_file]))?;
+    let paths = match file.resources {
+        ResourceSource::Files(paths) if !paths.is_empty() => paths,
+        ResourceSource::Files(_) => {
+            return Err(usage(format!("{}: `resources` names no files: name a file or a folder of documents", path.display())));
+        }
+        ResourceSource::Kubernetes { .. } => {
+            return Err(usage(format!("{}: kubernetes is not supported by this version: use `resources`", path.display())));
+        }
+    };
+    if file.listeners.iter().any(|listener| listener.tls.is_some()) {
+        return Err(usage(format!("{}: tls of listeners is not supported by this version", path.display())));
+    }
+    // A server must not start without anything in force; later, a broken set leaves the last good one.
+    let set = config::source::read_set(&paths).map_err(|findings| refused(&findings, &[]))?;
+    config::load(&set, &Lookup::process()).map_err(|findings| refused(&findings, &set))?;
+    Ok(Options {
+        listeners: file.listeners.into_iter().map(|listener| (listener.address, listener.pools)).collect(),
+        admin: Some(file.admin),
+        data_threads: match file.data_threads {
+            DataThreads::Auto => None,
+            DataThreads::Count(count) => Some(usize::from(count)),
+        },
+        driver,
+        source: Source::Files(paths),
+        server_file: Some(path.to_owned()),
+        access_log: match file.access_log {
+            AccessLog::Off => Target::Off,
+            AccessLog::Stdout => Target::Stdout,
+            AccessLog::File(path) => Target::File(path),
+        },
+        drain_timeout: file.drain_timeout,
+        limits: file.limits,
+        timeouts: file.timeouts,
+        sharing: Sharing::Allowed,
+        on_ready: None,
+    })
+}
+
+fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed, so that the loader sees that it is too much.
+    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Shows what is wrong, each finding with its line.
+fn refused(findings: &[Diagnostic], files: &[SourceFile]) -> ExitCode {
+    eprint!("{}", human(findings, files));
+    usage("the configuration is not put in force; see the findings above")
 }

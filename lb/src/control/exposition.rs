@@ -56,6 +56,9 @@ impl Collector for Page {
     }
 }
 
+/// The label of the model asked for in families with agreed names (`gen_ai.request.model`).
+const AGREED: &str = "gen_ai_request_model";
+
 type Labels<'a> = Vec<(&'static str, String)>;
 
 /// Writes families; every sample of a family has the same label names.
@@ -190,9 +193,9 @@ impl Page {
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }
-        let labels = |[model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
+        let labels = |model_label: &'static str, [model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
             vec![
-                ("gen_ai_request_model", (*model).to_owned()),
+                (model_label, (*model).to_owned()),
                 ("tenant", (*tenant).to_owned()),
                 ("destination", (*destination).to_owned()),
             ]
@@ -200,15 +203,15 @@ impl Page {
         let tokens = groups.iter().flat_map(|(group, counts)| {
             let kinds = [("input", counts.prompt_tokens), ("input_cached", counts.cached_tokens), ("output", counts.completion_tokens)];
             kinds.map(|(kind, tokens)| {
-                let mut labels = labels(group);
+                let mut labels = labels(AGREED, group);
                 labels.push(("gen_ai_token_type", kind.to_owned()));
                 (labels, tokens)
             })
         });
         out.counters("gen_ai_client_token_usage", "Tokens as reported by the servers; input_cached is a part of input", tokens)?;
-        let ttft = groups.iter().map(|(group, counts)| (labels(group), &counts.ttft));
+        let ttft = groups.iter().map(|(group, counts)| (labels("model", group), &counts.ttft));
         out.durations("kinference_ttft_seconds", "From the last byte of a request to the first content of its answer, streamed answers", ttft)?;
-        let duration = groups.iter().map(|(group, counts)| (labels(group), &counts.duration));
+        let duration = groups.iter().map(|(group, counts)| (labels(AGREED, group), &counts.duration));
         out.durations("gen_ai_client_operation_duration_seconds", "From the last byte of a request to the last of its answer", duration)
     }
 

@@ -75,6 +75,10 @@ pub(crate) async fn run(servers: Vec<StaticEndpoint>, snapshots: mpsc::Sender<So
     let mut generation = 0;
     while let Some((index, listed)) = answered.recv().await {
         known[index] = Some(listed);
+        // What came at the same time is one change. Bounded by the number of servers, each of which then waits.
+        while let Ok((index, listed)) = answered.try_recv() {
+            known[index] = Some(listed);
+        }
         let serving: Vec<(&StaticEndpoint, &[Listed])> =
             servers.iter().zip(&known).filter_map(|(server, listed)| Some((server, listed.as_deref()?))).collect();
         generation += 1;

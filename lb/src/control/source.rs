@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use config::{Snapshot, SourceFile};
 use config::snapshot::StaticEndpoint;
+use config::source::WatchSettings;
 use policy::Diagnostic;
 use tokio::sync::mpsc;
 
-use super::learn;
+use super::{journal, learn};
 
 /// Snapshots that wait to be put in force.
 const EVENTS_MAX: usize = 16;
@@ -59,7 +60,19 @@ impl Source {
     }
 }
 
-async fn watch_files(_paths: Vec<PathBuf>, _sender: mpsc::Sender<SourceEvent>) {}
+async fn watch_files(paths: Vec<PathBuf>, events: mpsc::Sender<SourceEvent>) {
+    let mut watch = config::source::watch(paths, WatchSettings::default());
+    while let Some(set) = watch.next().await {
+        let event = match set {
+            Ok(snapshot) => SourceEvent::Snapshot(Arc::new(snapshot)),
+            Err(findings) => SourceEvent::Refused(findings),
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+    journal::error("files are no longer watched; restart to see changes", &[]);
+}
 
 /// What one text of documents means.
 pub(crate) fn lower_text(name: &str, text: &str) -> Result<Snapshot, Vec<Diagnostic>> {

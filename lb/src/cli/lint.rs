@@ -1,0 +1,79 @@
+//! `kinfctl lint`: checks documents as a server would, and shows every finding at its place.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use config::{Lookup, SourceFile};
+use policy::{Diagnostic, Severity};
+
+use super::{print_out, usage};
+
+/// Check documents: exit code 0 when a server would take them, 1 when not, 2 when they cannot be read.
+#[derive(Debug, Args)]
+pub(super) struct Lint {
+    /// Files and folders of *.yaml, taken together as one set
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<PathBuf>,
+    /// How findings are shown
+    #[arg(long, value_enum, default_value_t = Format::Human)]
+    format: Format,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Format {
+    /// With the line they stand in
+    Human,
+    /// One JSON object a line
+    Json,
+    /// Annotations of GitHub Actions
+    Github,
+}
+
+impl Lint {
+    /// Checks and shows.
+    pub(super) fn run(&self) -> ExitCode {
+        let files = match config::source::read_set(&self.paths) {
+            Ok(files) => files,
+            Err(findings) => {
+                self.show(&findings, &[]);
+                return usage("the documents cannot be read");
+            }
+        };
+        if files.is_empty() {
+            return usage("there are no *.yaml files there");
+        }
+        let findings = match config::load(&files, &Lookup::Skip) {
+            Ok(loaded) => loaded.snapshot.warnings,
+            Err(findings) => findings,
+        };
+        self.show(&findings, &files);
+        let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
+        match self.format {
+            Format::Human => {
+                let warnings = findings.len() - errors;
+                print_out(&format!("{} files, {errors} errors, {warnings} warnings\n", files.len()));
+            }
+            Format::Json | Format::Github => {}
+        }
+        if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+
+    fn show(&self, findings: &[Diagnostic], files: &[SourceFile]) {
+        let lines = |form: fn(&Diagnostic) -> String| findings.iter().map(|finding| form(finding) + "\n").collect::<String>();
+        print_out(&match self.format {
+            Format::Human => human(findings, files),
+            Format::Json => lines(Diagnostic::json),
+            Format::Github => lines(Diagnostic::github),
+        });
+    }
+}
+
+/// Findings for people, each with its line when its file is among `files`.
+pub(super) fn human(findings: &[Diagnostic], files: &[SourceFile]) -> String {
+    let text = |finding: &Diagnostic| {
+        let file = files.iter().find(|file| finding.span.as_ref().is_some_and(|span| span.file == file.name))?;
+        std::str::from_utf8(&file.bytes).ok()
+    };
+    findings.iter().map(|finding| finding.human(text(finding)) + "\n").collect()
+}
