@@ -18,8 +18,8 @@ const EPOCHS: usize = 24;
 const RATE_PLAIN: f32 = 0.02;
 const RATE_GRAM: f32 = 0.25;
 /// Pull to zero, per step. Grams are pulled harder: they know the sources by their words.
-const DECAY_PLAIN: f32 = 1e-4;
-const DECAY_GRAM: f32 = 2e-3;
+const DECAY_PLAIN: f32 = 1e-2;
+const DECAY_GRAM: f32 = 6e-2;
 /// Share of steps that see no grams, so that the plain features learn to do without.
 const WITHOUT_GRAMS: f32 = 0.5;
 

@@ -3,8 +3,8 @@
 //! One level only. Lines of wrapped base64 are read as one token. Random bytes are almost never readable (twelve random bytes are all
 //! printable once in 150 000 tries), so images, hashes and keys cost their decoding and no more.
 
-/// Shortest token that is decoded: twelve bytes of text.
-const TOKEN_BYTES_MIN: usize = 16;
+/// Shortest token that is decoded: eleven bytes of text, a US social security number.
+const TOKEN_BYTES_MIN: usize = 15;
 /// Characters of a line of wrapped base64 (RFC 2045 allows 76, PEM uses 64).
 const LINE_BYTES_MIN: usize = 60;
 

@@ -105,7 +105,7 @@ fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
 }
 
 /// Words written for a dot and for the sign, with the brackets people put around them.
-const DOTS: [&[u8]; 9] = [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)"];
+const DOTS: [&[u8]; 10] = [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)", b" . "];
 const SIGNS: [&[u8]; 10] = [b"[at]", b"(at)", b"{at}", b"<at>", b" at ", b"_at_", b"-at-", b" @ ", b"[@]", b"(@)"];
 
 fn starts_with_any(text: &[u8], words: &[&[u8]]) -> Option<usize> {
@@ -116,7 +116,7 @@ fn starts_with_any(text: &[u8], words: &[&[u8]]) -> Option<usize> {
 fn disguised(lane: &mut Lane<'_>) {
     let text = lane.text;
     let mut done = 0;
-    for at in memchr::memchr2_iter(b'o', b'O', text).chain(std::iter::empty()) {
+    for at in memchr::memchr2_iter(b'o', b'O', text) {
         // " dot " and "[dot]" have their o at offset 2.
         let Some(mark) = at.checked_sub(2).filter(|mark| *mark >= done) else { continue };
         if starts_with_any(&text[mark..], &DOTS[..7]).is_some() {
@@ -129,7 +129,20 @@ fn disguised(lane: &mut Lane<'_>) {
             done = disguised_around(lane, at, done);
         }
     }
-    lane.work(text.len() * 2);
+    let mut done = 0;
+    for at in memchr::memchr_iter(b'@', text) {
+        if at > done && text[at - 1] == b' ' && lane.byte(at + 1) == b' ' {
+            done = disguised_around(lane, at - 1, done);
+        }
+    }
+    lane.work(text.len() * 3);
+}
+
+/// Whether a spelled-out domain begins with a word of prose: "look at the dot com boom".
+fn prose(domain: &[u8]) -> bool {
+    [&b"the."[..], b"a.", b"an.", b"this.", b"that.", b"my.", b"your.", b"our.", b"each.", b"every."]
+        .iter()
+        .any(|word| domain.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
 }
 
 /// Reads the bytes around `mark`, from `floor` on, without the disguise. Returns where the next look may begin.
@@ -169,7 +182,7 @@ fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
             let last = from + origin[end - 1] as usize + 1;
             let first = from + origin[start] as usize;
             // Without a disguise between them it has been found already.
-            if last - first != end - start {
+            if last - first != end - start && !prose(&plain[sign + 1..end]) {
                 lane.take(Kind::Email, first, last);
             }
         }

@@ -9,8 +9,11 @@
 //! length. Nothing here keeps, prints or returns matched text: a [`Hit`] is a kind and a byte range.
 //!
 //! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scan`, then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
-//! with `context` for the words beside a find, `normal` and `encoded` for what is disguised.
+//! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
+//! disguised.
 
+#[cfg(test)]
+mod cases;
 mod checksum;
 pub mod complexity;
 mod context;
@@ -27,6 +30,7 @@ mod phone;
 mod scan;
 mod secrets;
 mod spec;
+mod spelled;
 mod tag;
 mod topics;
 mod turn;

@@ -56,7 +56,7 @@ pub(super) struct Window<'a> {
     /// Offsets in the text.
     pub(super) start: usize,
     pub(super) end: usize,
-    /// Characters of the neighbouring runs of the cluster; 0 when there is none.
+    /// Digits of the neighbouring runs of the cluster; 0 when there is none.
     pub(super) before_size: usize,
     pub(super) after_size: usize,
 }
@@ -209,7 +209,7 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             len += 1;
         }
         sizes[count] = run.len() as u8;
-        let neighbour = |index: Option<usize>| index.and_then(|index| cluster.get(index)).map_or(0, Run::len);
+        let neighbour = |index: Option<usize>| index.and_then(|index| cluster.get(index)).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len);
         lane.work(4);
         judge(lane, &Window {
             chars: &chars[..len],
@@ -366,8 +366,9 @@ fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
             window.sizes,
             [4, 4, 4] | [4, 4, 4, 4] | [4, 4, 4, 4, 3] | [4, 4, 4, 1] | [4, 4, 4, 2] | [4, 4, 4, 3] | [4, 6, 5] | [4, 6, 4] | [6, 13] | [8, 8] | [4, 12] | [6, 10] | [6, 4, 4, 2]
         );
+    let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
     // 13 digits were Visa's old length and are also every EAN that begins with 4.
-    take(lane, window, Kind::CreditCard, shape_if(printed && window.chars.len() != 13));
+    take(lane, window, Kind::CreditCard, shape_if((printed || pairs) && window.chars.len() != 13));
 }
 
 const fn mask(positions: &[u32]) -> u64 {
@@ -491,22 +492,24 @@ fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
 fn iban(lane: &mut Lane<'_>, start: usize) {
     let text = lane.text;
     let start = if text.get(start..start + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"IBAN")) { start + 4 } else { start };
-    let Some(head) = text.get(start..start + 2) else { return };
-    let country = [head[0].to_ascii_uppercase(), head[1].to_ascii_uppercase()];
-    let Some(wanted) = checksum::iban_len(country) else { return };
     let mut chars = [0u8; 34];
-    let (mut len, mut at, mut gap_len) = (0, start, 0);
+    let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
     while len < wanted && at < text.len() {
-        if text[at].is_ascii_alphanumeric() {
-            chars[len] = text[at].to_ascii_uppercase();
+        let byte = text[at];
+        if byte.is_ascii_alphanumeric() {
+            chars[len] = byte.to_ascii_uppercase();
             len += 1;
             gap_len = 0;
-            if (len == 3 || len == 4) && !text[at].is_ascii_digit() {
+            if len == 2 {
+                let Some(country_len) = checksum::iban_len([chars[0], chars[1]]) else { return };
+                wanted = country_len;
+            }
+            if (len <= 2) != byte.is_ascii_alphabetic() && len <= 4 {
                 return;
             }
         } else {
             gap_len += 1;
-            if gap_len > 1 || !matches!(text[at], b' ' | b'-' | b'.' | b'/' | b'_') {
+            if gap_len > 1 || joins(byte) == 0 {
                 return;
             }
         }

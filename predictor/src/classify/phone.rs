@@ -33,12 +33,13 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     let (chars, sizes) = (window.chars, window.sizes);
     let date = matches!(sizes, [4, 2, 2] | [2, 2, 4] | [1, 2, 4] | [2, 1, 4]);
+    let years = matches!(sizes, [4, 4]) && chars.chunks_exact(4).all(|year| year.starts_with(b"19") || year.starts_with(b"20"));
     let dotted_quad = sizes.len() == 4 && window.dotted() && sizes.iter().all(|size| *size <= 3);
     let unix_time = window.is_single() && chars[0] == b'1' && matches!(chars.len(), 10 | 13);
     let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
     let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
     let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
-    let plausible = NATIONAL.contains(&chars.len()) && whole && !date && !dotted_quad && !unix_time && !part_of_fraction;
+    let plausible = NATIONAL.contains(&chars.len()) && whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
     if plausible && lane.supported(Kind::Phone, window.start, window.end) && !named(lane, window.start) {
         lane.take(Kind::Phone, window.start, window.end);
     }

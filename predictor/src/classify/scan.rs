@@ -13,6 +13,7 @@ use super::lane::{Found, Lane};
 use super::normal::{Buffer, Plain};
 use super::numbers::{self, Run};
 use super::secrets::{self, Prefixes};
+use super::spelled::DigitWords;
 use super::spec::{BUILTINS_MAX, Builtin, ComplexitySpec, OnUnknown, SpecError};
 use super::tag::{TAGS_MAX, Tag, TagSet};
 use super::topics::Topics;
@@ -38,6 +39,7 @@ pub struct Scanner {
     on_unknown: OnUnknown,
     words: Words,
     prefixes: Prefixes,
+    digit_words: DigitWords,
     unknown_tags: TagSet,
     complexity: Option<Complexity>,
     topics: Option<Tagged>,
@@ -198,6 +200,7 @@ impl Scanner {
             on_unknown: draft.on_unknown,
             words: Words::compile(kinds.0).map_err(failed)?,
             prefixes: Prefixes::compile().map_err(failed)?,
+            digit_words: DigitWords::compile().map_err(failed)?,
             unknown_tags: unknown_tags(draft.personal),
             complexity: draft.complexity,
             topics: draft.topics,
@@ -510,29 +513,34 @@ struct Decoding<'a> {
     found: &'a mut Vec<Found>,
 }
 
-/// Decodes long tokens and scans what is readable; a find takes the place of the whole token.
-fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, decoding: Decoding<'_>) {
+/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token.
+fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_>) {
     let text = lane.text;
-    lane.work(text.len());
+    lane.work(2 * text.len());
     let mut from = 0;
     while let Some((start, end)) = encoded::next_token(text, from) {
         from = end;
-        if !encoded::decode(&text[start..end], decoding.bytes) {
-            continue;
+        if encoded::decode(&text[start..end], decoding.bytes) {
+            decoding.scan(lane, scanner, start, end);
         }
+    }
+    scanner.digit_words.each(text, |digits, start, end| {
+        decoding.bytes.clear();
+        decoding.bytes.extend_from_slice(digits);
+        decoding.scan(lane, scanner, start, end);
+    });
+}
+
+impl Decoding<'_> {
+    /// Scans the decoded bytes of `start..end`. The words around it count inside, too.
+    fn scan(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
         lane.work(end - start);
-        decoding.found.clear();
-        decoding.context.start_piece();
-        decoding.context.set_outer(lane.context.near(lane.words, text, start, end));
-        let mut inner = Lane {
-            text: decoding.bytes,
-            words: lane.words,
-            context: decoding.context,
-            kinds: lane.kinds,
-            found: decoding.found,
-        };
-        run_lanes(&mut inner, scanner, decoding.runs, decoding.values);
-        let kinds: KindSet = decoding.found.iter().map(|found| found.kind).collect();
+        self.found.clear();
+        self.context.start_piece();
+        self.context.set_outer(lane.context.near(lane.words, lane.text, start, end));
+        let mut inner = Lane { text: self.bytes, words: lane.words, context: self.context, kinds: lane.kinds, found: self.found };
+        run_lanes(&mut inner, scanner, self.runs, self.values);
+        let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
             lane.take(kind, start, end);
         }
@@ -555,7 +563,10 @@ fn keep_outermost(found: &mut Vec<Found>) {
     found.sort_unstable_by_key(|find| (find.start, std::cmp::Reverse(find.end), weak(find.kind), find.kind));
     let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {
-        let covers = |outer: &Option<Found>| outer.is_some_and(|outer| find.end <= outer.end);
+        let credential = |kind: Kind| kind.group() == Group::Secret;
+        let covers = |outer: &Option<Found>| {
+            outer.is_some_and(|outer| find.end <= outer.end && (!credential(find.kind) || credential(outer.kind)))
+        };
         let equals = |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));
         let hidden = if weak(find.kind) {
             covers(&firm) || covers(&soft.filter(|outer| outer.kind == find.kind))

@@ -51,7 +51,7 @@ fn is_code(counts: &Counts) -> bool {
     let words = counts.cue(Cue::Code) + 2 * counts.cue(Cue::Tongue);
     let marks = counts.braces.min(6) / 2 + counts.cased_words.min(4) + counts.equals.min(4) / 2;
     let dense = words * 8 >= counts.words;
-    counts.fences > 0 || counts.code_lines >= 3 || (counts.code_lines >= 1 && words + marks >= 3) || (words >= 4 && dense) || (words >= 3 && marks >= 1 && dense) || marks >= 7
+    counts.fences > 0 || counts.code_lines >= 2 || (counts.code_lines >= 1 && words + marks >= 3) || (words >= 4 && dense) || (words >= 3 && marks >= 1 && dense) || marks >= 7
 }
 
 /// Formulas, or a problem in words with numbers in it.

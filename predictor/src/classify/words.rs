@@ -31,7 +31,7 @@ pub(super) const TABLE: &[(&[Kind], Ending, &[&str])] = &[
         "phone", "telephone", "mobile", "cellphone", "telefon", "telefoon", "teléfono", "telefono", "telefone", "telemóvel", "téléphone",
         "celular", "cellulare", "móvil", "movil", "mobiel", "mobilnummer", "rufnummer", "portable", "whatsapp", "puhelin", "numer tel",
         "recapito", "contact number", "landline", "hotline", "helpline", "voicemail", "callback", "call back", "call me", "appelle",
-        "llama", "rappel", "joignable", "erreichbar", "ruf mich", "bel me", "chiama", "ligue", "contato", "signal", "telegram", "viber",
+        "llama", "llámame", "llámanos", "rappel", "joignable", "erreichbar", "ruf mich", "bel me", "chiama", "ligue", "contato", "signal", "telegram", "viber",
     ]),
     (&[Kind::CreditCard], Ending::Whole, &["cc", "amex", "visa", "pan", "mir", "mc", "cc number", "carta"]),
     (&[Kind::CreditCard], Ending::Open, &[

@@ -15,6 +15,7 @@ macro_rules! plain {
         /// The plain features, in the order of the model's weights.
         #[derive(Debug, Clone, Copy)]
         #[repr(u8)]
+        #[allow(dead_code, reason = "the features of the cue groups are reached by their order")]
         pub(crate) enum Plain { $($name,)* COUNT }
         /// Their names in reports.
         pub(crate) const PLAIN_NAMES: &[&str] = &[$($text,)*];
