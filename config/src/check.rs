@@ -166,7 +166,8 @@ impl Walk<'_> {
         let what = expected(schema);
         let message = format!("expected {what}, found {}", node.describe());
         let scalar = matches!(node.content, Content::Integer(_) | Content::Float(_) | Content::Bool(_));
-        let quoted = (type_of(schema) == Some("string") && scalar).then(|| format!("\"{}\"", node.to_value()));
+        let free_text = type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
+        let quoted = (free_text && scalar).then(|| format!("\"{}\"", node.to_value()));
         let listed = (type_of(schema) == Some("array"))
             .then(|| node.text().map(|text| format!("[{text}]")))
             .flatten();

@@ -6,9 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use crds::{Document, Kind};
 use policy::{Code, Diagnostic, PoolDestination, Program, Rule, Severity};
+use serde_json::Value;
 
 use crate::check::{Checker, listing, nearest};
 use crate::limits::{DOCUMENTS_MAX, FINDINGS_MAX};
@@ -116,15 +118,18 @@ pub(crate) fn settle(findings: &mut Vec<Diagnostic>) {
     }
 }
 
+/// The schemas, made once: a process reads its documents again and again.
+static SCHEMAS: LazyLock<BTreeMap<Kind, Value>> =
+    LazyLock::new(|| Kind::ALL.into_iter().map(|k| (k, crds::schema::document(k))).collect());
+
 /// Schema and kind of every document; those that pass, read.
 fn check_all(raw: Vec<RawDocument>, findings: &mut Vec<Diagnostic>) -> Vec<Checked> {
     let mut checker = Checker::default();
-    let schemas: BTreeMap<Kind, _> = Kind::ALL.into_iter().map(|k| (k, crds::schema::document(k))).collect();
     let mut checked: Vec<Checked> = Vec::new();
     for raw in raw {
         let Some(kind) = kind_of(&raw, findings) else { continue };
         let before = findings.len();
-        if let Some(schema) = schemas.get(&kind) {
+        if let Some(schema) = SCHEMAS.get(&kind) {
             checker.check(&raw, schema, findings);
         }
         if findings.len() > before {

@@ -165,8 +165,8 @@ impl Node {
         for step in &path.0 {
             let next = match (step, &node.content) {
                 (Step::Key(key), Content::Mapping(entries)) => entries.iter().find(|e| e.key == *key).map(|e| {
-                    // A long value is named by its key: one line of it says nothing.
-                    let whole = matches!(e.value.content, Content::List(_) | Content::Mapping(_));
+                    // A long value is named by its key, as one line of it says nothing; so is one that is not there.
+                    let whole = matches!(e.value.content, Content::List(_) | Content::Mapping(_) | Content::Null);
                     (&e.value, if whole { e.key_place } else { e.value.place })
                 }),
                 (Step::Index(index), Content::List(items)) => items.get(*index).map(|n| (n, n.place)),

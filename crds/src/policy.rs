@@ -15,7 +15,7 @@ use crate::value::{Duration, DurationCondition, NumberCondition, RatioCondition}
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferencePolicySpec {
     /// The first rule whose `matches` holds decides, in the order written.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256))]
     pub rules: Vec<Rule>,
 }
 
@@ -29,6 +29,7 @@ pub struct Rule {
     pub name: String,
     /// The rule holds when one of the entries does. Absent or empty: every request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub matches: Vec<Match>,
     /// Choose an endpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -63,7 +64,7 @@ pub struct Match {
     pub tags: Option<Tags>,
     /// Headers of the request, all of which must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 16))]
     pub headers: Vec<HeaderMatch>,
     /// APIs, any of which will do.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -221,15 +222,16 @@ pub struct Route {
     /// What may serve the request: the union of the entries. Absent: every destination of the pool that serves the
     /// name asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 64))]
     pub consider: Option<Vec<Consider>>,
     /// Each entry drops the candidates for which all its conditions hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
     pub exclude: Vec<Exclude>,
     /// Steps tried in order; the first with a surviving candidate wins. Absent: Local by least predicted time to first
     /// token. External is never reached unless a step names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 16))]
     pub select: Option<Vec<SelectStep>>,
 }
 

@@ -13,7 +13,7 @@ use crate::secret::SecretRef;
 pub struct InferenceTenantSpec {
     /// Keys, any of which names this tenant.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 1024))]
     pub api_keys: Vec<ApiKey>,
     /// A signed token that names this tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,15 +1,280 @@
 //! Warnings: what is in force and probably not meant.
+//!
+//! A rule is judged by every pool its policy is attached to: it is worth a warning when it can do
+//! nothing in any of them, and a leak when it can leak in one.
 
 use std::collections::BTreeMap;
 
-use policy::Diagnostic;
+use crds::policy as wire;
+use policy::reach::{is_impossible, personal_data_leaks, step_targets, unreachable};
+use policy::{Action, Backend, Code, Diagnostic, DropCondition, Signal, TagCondition};
 
-use super::rules::Policy;
-use crate::snapshot::{ResourceId, Snapshot};
+use super::rules::{Policy, backend, rule_path};
+use crate::check::nearest;
+use crate::node::Path;
+use crate::snapshot::{ClassifierKind, Pool, ResourceId, Snapshot};
+
+/// Tags given by the shape of a request, without a classifier being configured.
+const SHAPE_TAGS: [&str; 10] = [
+    "code",
+    "math",
+    "tools",
+    "image",
+    "audio",
+    "json-schema",
+    "multi-turn",
+    "long-context",
+    "injection-suspect",
+    "factual-question",
+];
 
 pub(super) fn warn(
-    _snapshot: &Snapshot,
-    _policies: &BTreeMap<&ResourceId, Policy<'_>>,
-    _findings: &mut Vec<Diagnostic>,
+    snapshot: &Snapshot,
+    policies: &BTreeMap<&ResourceId, Policy<'_>>,
+    findings: &mut Vec<Diagnostic>,
 ) {
+    for (id, policy) in policies {
+        let pools: Vec<Attached<'_>> = snapshot
+            .pools
+            .iter()
+            .filter(|pool| pool.id.namespace == id.namespace)
+            .filter_map(|pool| Attached::new(pool, &id.name))
+            .collect();
+        if pools.is_empty() {
+            let path = Path::default().key("metadata").key("name");
+            let message = format!("no pool refers to the policy `{}`", id.name);
+            findings.push(policy.document.finding(Code::PolicyNotAttached, &path, message));
+            continue;
+        }
+        let known = Tags::of(snapshot, &id.namespace);
+        for (i, rule) in policy.spec.rules.iter().enumerate() {
+            let rule = RuleLint { policy, pools: &pools, index: i, path: rule_path(i), rule };
+            rule.reach(findings);
+            rule.models(findings);
+            rule.tags(&known, findings);
+            if let Some(route) = &rule.rule.route {
+                rule.excludes(route, findings);
+                rule.steps(route, &known, findings);
+            }
+        }
+    }
+}
+
+/// A pool and where the policy's rules begin in its program.
+struct Attached<'s> {
+    pool: &'s Pool,
+    first_rule: usize,
+}
+
+impl<'s> Attached<'s> {
+    fn new(pool: &'s Pool, policy: &str) -> Option<Self> {
+        let first_rule = pool.program.rules().iter().position(|r| r.policy == policy)?;
+        Some(Self { pool, first_rule })
+    }
+}
+
+struct RuleLint<'d> {
+    policy: &'d Policy<'d>,
+    pools: &'d [Attached<'d>],
+    index: usize,
+    path: Path,
+    rule: &'d wire::Rule,
+}
+
+impl RuleLint<'_> {
+    fn push(&self, code: Code, path: &Path, message: String, findings: &mut Vec<Diagnostic>) {
+        findings.push(self.policy.document.finding(code, path, message));
+    }
+
+    fn reach(&self, findings: &mut Vec<Diagnostic>) {
+        let mut taken_by = None;
+        for attached in self.pools {
+            let at = attached.first_rule + self.index;
+            match unreachable(&attached.pool.program).into_iter().find(|u| u.rule == at) {
+                Some(found) => taken_by = attached.pool.program.rules().get(found.taken_by),
+                None => return,
+            }
+        }
+        if let Some(earlier) = taken_by {
+            let message = format!(
+                "no request reaches the rule `{}`: the rule `{}/{}` takes them",
+                self.rule.name, earlier.policy, earlier.name
+            );
+            self.push(Code::UnreachableRule, &self.path.key("name"), message, findings);
+        }
+    }
+
+    /// Names no attached pool serves.
+    fn models(&self, findings: &mut Vec<Diagnostic>) {
+        let mut named: Vec<(Path, &String)> = Vec::new();
+        for (i, entry) in self.rule.matches.iter().enumerate() {
+            let path = self.path.key("matches").index(i);
+            named.extend(entry.model.iter().map(|name| (path.key("model"), name)));
+            named.extend(entry.models.iter().enumerate().map(|(j, name)| (path.key("models").index(j), name)));
+        }
+        let consider = self.rule.route.iter().flat_map(|r| r.consider.iter().flatten());
+        for (i, entry) in consider.enumerate() {
+            let path = self.path.key("route").key("consider").index(i).key("models").key("names");
+            let names = entry.models.iter().flat_map(|m| &m.names).enumerate();
+            named.extend(names.map(|(j, name)| (path.index(j), name)));
+        }
+        for (path, name) in named {
+            let pattern = policy::Pattern::new(name);
+            let served = self.pools.iter().flat_map(|a| a.pool.names()).any(|n| pattern.matches(n));
+            if !served {
+                let nearest = nearest(name, self.pools.iter().flat_map(|a| a.pool.names()));
+                let message = format!("no destination of the policy's pools serves a model `{name}`");
+                findings.push(self.policy.document.finding(Code::ModelNotServed, &path, message).suggest(nearest));
+            }
+        }
+    }
+
+    /// Tags nothing gives.
+    fn tags(&self, known: &Tags, findings: &mut Vec<Diagnostic>) {
+        let mut named: Vec<(Path, TagCondition)> = Vec::new();
+        for (i, entry) in self.rule.matches.iter().enumerate() {
+            let path = self.path.key("matches").index(i).key("tags");
+            named.extend(entry.tags.clone().map(|tags| (path, super::rules::tags(tags))));
+        }
+        for (i, entry) in self.rule.route.iter().flat_map(|r| &r.exclude).enumerate() {
+            let path = self.path.key("route").key("exclude").index(i).key("drop").key("tags");
+            named.extend(entry.drop.tags.clone().map(|tags| (path, super::rules::tags(tags))));
+        }
+        for (path, condition) in named {
+            for tag in condition.tags().filter(|tag| !known.gives(tag)) {
+                let message = format!("no classifier of the namespace gives the tag `{tag}`");
+                let nearest = nearest(tag, known.names.iter().map(String::as_str));
+                findings.push(self.policy.document.finding(Code::TagNeverSet, &path, message).suggest(nearest));
+            }
+        }
+    }
+
+    /// Exclude entries that can never hold for a candidate.
+    fn excludes(&self, route: &wire::Route, findings: &mut Vec<Diagnostic>) {
+        for (i, entry) in route.exclude.iter().enumerate() {
+            let path = self.path.key("route").key("exclude").index(i);
+            let reasons: Vec<String> = self
+                .pools
+                .iter()
+                .filter_map(|attached| {
+                    let rule = attached.pool.program.rules().get(attached.first_rule + self.index)?;
+                    match &rule.action {
+                        Action::Route(route) => route.exclude.get(i).and_then(|e| never_drops(&e.conditions)),
+                        Action::Deny(_) => None,
+                    }
+                })
+                .collect();
+            if let Some(reason) = reasons.first().filter(|_| reasons.len() == self.pools.len()) {
+                let message = format!("the entry `{}` can never drop a candidate: {reason}", entry.name);
+                self.push(Code::ExcludeNeverHolds, &path.key("drop"), message, findings);
+            }
+        }
+    }
+
+    /// Steps without candidates, and External steps personal data can reach.
+    fn steps(&self, route: &wire::Route, known: &Tags, findings: &mut Vec<Diagnostic>) {
+        for (i, step) in route.select.iter().flatten().enumerate() {
+            let path = self.path.key("route").key("select").index(i);
+            let empty = self.pools.iter().all(|attached| {
+                let program = &attached.pool.program;
+                match program.rules().get(attached.first_rule + self.index).map(|r| &r.action) {
+                    Some(Action::Route(bound)) => {
+                        bound.select.get(i).is_none_or(|s| step_targets(program, bound, s).is_empty())
+                    }
+                    Some(Action::Deny(_)) | None => true,
+                }
+            });
+            if empty {
+                let kind = backend(step.backend).as_str();
+                let message = format!("no {kind} destination of the policy's pools is considered by the rule");
+                self.push(Code::SelectStepEmpty, &path, message, findings);
+            }
+            let leaks = self.pools.iter().any(|attached| {
+                let leaks = personal_data_leaks(&attached.pool.program);
+                leaks.iter().any(|l| l.rule == attached.first_rule + self.index && l.select_step == i)
+            });
+            // Without a classifier for personal data no prompt is ever tagged `pii`.
+            if leaks && known.gives("pii") {
+                let message = format!(
+                    "a prompt tagged `pii` can reach an External destination by the rule `{}`; put a rule that keeps \
+                     `pii` Local before it, or an exclude entry with `tags: [pii]` and `backend: {{type: External}}` in it",
+                    self.rule.name
+                );
+                self.push(Code::PersonalDataMayLeave, &path, message, findings);
+            }
+        }
+    }
+}
+
+/// Why conditions never hold together, or `None` when they may.
+fn never_drops(conditions: &[DropCondition]) -> Option<String> {
+    let external = conditions.iter().any(|c| *c == DropCondition::Backend(Backend::External));
+    conditions.iter().find_map(|condition| match condition {
+        DropCondition::Destinations(list) if list.is_empty() => {
+            Some("no destination of the pool is meant by its names".to_owned())
+        }
+        DropCondition::Number { signal, range } => {
+            let row = signal.row();
+            if is_impossible(range, row.range) {
+                Some(format!("no value of `{}` satisfies its bounds", row.field))
+            } else if external && unknown_outside(*signal) {
+                Some(format!("`{}` is never known for External", row.field))
+            } else {
+                None
+            }
+        }
+        DropCondition::Backend(_) | DropCondition::Destinations(_) | DropCondition::ContextBelowPrompt => None,
+    })
+}
+
+/// Whether a signal is read from an engine or its cache, and so known for Local only.
+fn unknown_outside(signal: Signal) -> bool {
+    match signal {
+        Signal::QueuedPrompts { .. } | Signal::RunningPrompts | Signal::KvCacheUsage | Signal::PrefixOverlap => true,
+        Signal::InFlight
+        | Signal::PredictedTtft
+        | Signal::PredictedLatency
+        | Signal::ErrorRate { .. }
+        | Signal::CostPerMillionTokens
+        | Signal::ContextWindow => false,
+    }
+}
+
+/// Tags that prompts of a namespace may carry.
+struct Tags {
+    /// Tags by their names, for suggestions too.
+    names: Vec<String>,
+    /// Beginnings of families of tags.
+    families: Vec<&'static str>,
+}
+
+impl Tags {
+    fn of(snapshot: &Snapshot, namespace: &str) -> Self {
+        let mut names: Vec<String> = SHAPE_TAGS.map(str::to_owned).to_vec();
+        let mut families = vec!["language-"];
+        for classifier in snapshot.classifiers.iter().filter(|c| c.id.namespace == namespace) {
+            match &classifier.kind {
+                ClassifierKind::Pii { .. } => {
+                    names.extend(["pii".to_owned(), "pii-unscanned".to_owned()]);
+                    families.extend(["pii-", "network-", "crypto-"]);
+                }
+                ClassifierKind::Secrets => {
+                    names.push("secret".to_owned());
+                    families.push("secret-");
+                }
+                ClassifierKind::Complexity { .. } => {
+                    names.extend(["complexity-low".to_owned(), "complexity-high".to_owned()]);
+                }
+                ClassifierKind::Keywords { tags } => names.extend(tags.iter().map(|t| t.tag.clone())),
+                ClassifierKind::Regex { tags } => names.extend(tags.iter().map(|(tag, _)| tag.clone())),
+                ClassifierKind::Examples { tags } => names.extend(tags.iter().map(|t| t.tag.clone())),
+                ClassifierKind::Http { tags, .. } => names.extend(tags.iter().cloned()),
+            }
+        }
+        Self { names, families }
+    }
+
+    fn gives(&self, tag: &str) -> bool {
+        self.names.iter().any(|n| n == tag) || self.families.iter().any(|f| tag.starts_with(f))
+    }
 }

@@ -253,7 +253,7 @@ fn patterns(one: Option<&String>, list: &[String]) -> Vec<Pattern> {
     one.into_iter().chain(list).map(|text| Pattern::new(text)).collect()
 }
 
-fn tags(written: wire::Tags) -> TagCondition {
+pub(super) fn tags(written: wire::Tags) -> TagCondition {
     let sets = written.into_sets();
     TagCondition { any: sets.any, all: sets.all, none: sets.none }
 }
