@@ -21,6 +21,8 @@ mod metrics;
 mod openai;
 mod peer;
 mod plan;
+#[doc(hidden)]
+pub mod probe;
 mod server;
 mod settings;
 mod shard;
