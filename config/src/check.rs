@@ -70,10 +70,11 @@ impl Checker {
                 (None, Some(Value::Bool(false))) => {
                     let nearest = nearest(&entry.key, properties.keys().map(String::as_str));
                     suggested.extend(nearest.clone());
-                    let finding = Diagnostic::new(Code::UnknownField, format!("there is no field `{}` here", entry.key))
-                        .at(below.to_string(), Some(entry.key_place.in_file(&walk.document.file)))
-                        .expected(listing(properties.keys().map(String::as_str)))
-                        .suggest(nearest);
+                    let finding =
+                        Diagnostic::new(Code::UnknownField, format!("there is no field `{}` here", entry.key))
+                            .at(below.to_string(), Some(entry.key_place.in_file(&walk.document.file)))
+                            .expected(listing(properties.keys().map(String::as_str)))
+                            .suggest(nearest);
                     walk.findings.push(finding);
                 }
                 (None, _) => {}
@@ -166,11 +167,10 @@ impl Walk<'_> {
         let what = expected(schema);
         let message = format!("expected {what}, found {}", node.describe());
         let scalar = matches!(node.content, Content::Integer(_) | Content::Float(_) | Content::Bool(_));
-        let free_text = type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
+        let free_text =
+            type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
         let quoted = (free_text && scalar).then(|| format!("\"{}\"", node.to_value()));
-        let listed = (type_of(schema) == Some("array"))
-            .then(|| node.text().map(|text| format!("[{text}]")))
-            .flatten();
+        let listed = (type_of(schema) == Some("array")).then(|| node.text().map(|text| format!("[{text}]"))).flatten();
         let place = self.document.root.place_of(path);
         let finding = Diagnostic::new(Code::WrongType, message)
             .at(path.to_string(), Some(place.in_file(&self.document.file)))
@@ -215,9 +215,10 @@ fn check_format(format: &str, text: &str) -> Result<(), String> {
             let plain = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
             if plain { Ok(()) } else { Err(format!("the text has {} characters", text.chars().count())) }
         }
-        "socket-address" => {
-            text.parse::<std::net::SocketAddr>().map(|_| ()).map_err(|_| format!("`{text}` is not an address and a port"))
-        }
+        "socket-address" => text
+            .parse::<std::net::SocketAddr>()
+            .map(|_| ())
+            .map_err(|_| format!("`{text}` is not an address and a port")),
         _ => Ok(()),
     }
 }

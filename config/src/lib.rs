@@ -6,8 +6,8 @@
 //! documents come from), [`server_file`] (the process's own file), [`limits`] (every bound, once).
 #![forbid(unsafe_code)]
 
-pub mod limits;
 pub mod check;
+pub mod limits;
 pub mod load;
 pub mod lower;
 pub mod node;

@@ -163,7 +163,8 @@ impl Loader<'_> {
                     "the key `{text}` is here twice; the first is at line {}, column {}",
                     first.line, first.column
                 );
-                let finding = Diagnostic::new(Code::DuplicateKey, message).at(text.clone(), Some(place.in_file(&self.file)));
+                let finding =
+                    Diagnostic::new(Code::DuplicateKey, message).at(text.clone(), Some(place.in_file(&self.file)));
                 self.findings.push(finding);
             } else {
                 seen.insert(text.clone(), place);
@@ -173,13 +174,7 @@ impl Loader<'_> {
         Ok(())
     }
 
-    fn open(
-        &mut self,
-        anchor: usize,
-        tag: Option<&Tag>,
-        place: Place,
-        kind: FrameKind,
-    ) -> Result<(), Box<Diagnostic>> {
+    fn open(&mut self, anchor: usize, tag: Option<&Tag>, place: Place, kind: FrameKind) -> Result<(), Box<Diagnostic>> {
         if let Some(tag) = tag.filter(|t| !(t.is_yaml_core_schema() && matches!(t.suffix.as_str(), "map" | "seq"))) {
             return Err(self.error(Code::Syntax, place, format!("the tag `{tag}` is not supported")));
         }
@@ -287,7 +282,8 @@ fn scalar(text: Cow<'_, str>, style: ScalarStyle, tag: Option<&Tag>) -> Result<C
         None => Ok(Content::Text(text.into_owned())),
         Some(tag) if tag.handle == "!" && tag.suffix.is_empty() => Ok(Content::Text(text.into_owned())),
         Some(tag) if tag.is_yaml_core_schema() => {
-            let content = if tag.suffix == "str" { Content::Text(text.clone().into_owned()) } else { plain(text.clone()) };
+            let content =
+                if tag.suffix == "str" { Content::Text(text.clone().into_owned()) } else { plain(text.clone()) };
             let fits = match (&content, tag.suffix.as_str()) {
                 (Content::Text(_), "str")
                 | (Content::Integer(_), "int" | "float")

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use crds::policy_test::{Case, EndpointState, Expect};
 use policy::{
-    Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Refusal, Request, RuleIndex, Scratch, Signal, Target, decide,
+    Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Refusal, Request, RuleIndex, Scratch, Signal, Target,
+    decide,
 };
 use serde_json::Value;
 
@@ -52,13 +53,7 @@ pub fn run(snapshot: &Snapshot, tests: &[TestDocument], classify: &Classify<'_>)
     results
 }
 
-fn run_case(
-    snapshot: &Snapshot,
-    test: &TestDocument,
-    path: &Path,
-    case: &Case,
-    classify: &Classify<'_>,
-) -> CaseResult {
+fn run_case(snapshot: &Snapshot, test: &TestDocument, path: &Path, case: &Case, classify: &Classify<'_>) -> CaseResult {
     let mut tags = case.request.tags.clone();
     if let Some(body) = &case.request.body {
         tags.extend(classify(snapshot, body));
@@ -158,12 +153,7 @@ impl Candidate for TestCandidate<'_> {
 }
 
 /// Every endpoint a rule considers. A worker set whose pods are not written down stands as one endpoint of its name.
-fn candidates<'s>(
-    snapshot: &'s Snapshot,
-    pool: &'s Pool,
-    rule: RuleIndex,
-    case: &'s Case,
-) -> Vec<TestCandidate<'s>> {
+fn candidates<'s>(snapshot: &'s Snapshot, pool: &'s Pool, rule: RuleIndex, case: &'s Case) -> Vec<TestCandidate<'s>> {
     let mut list = Vec::new();
     for target in pool.program.targets(rule, &case.request.model) {
         let Some(destination) = pool.destinations.get(usize::from(target.destination)) else { continue };

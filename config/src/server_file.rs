@@ -239,7 +239,11 @@ fn check(raw: &RawDocument, spec: &ServerSpec, built: &ServerFile, findings: &mu
     let limits = root.key("limits");
     let body = built.limits.request_body_bytes_max;
     if body == 0 || body > REQUEST_BODY_BYTES_MAX {
-        let message = format!("{} is not between 1B and {}", spec.limits.request_body, crds::value::Bytes(REQUEST_BODY_BYTES_MAX));
+        let message = format!(
+            "{} is not between 1B and {}",
+            spec.limits.request_body,
+            crds::value::Bytes(REQUEST_BODY_BYTES_MAX)
+        );
         findings.push(raw.finding(Code::OutOfRange, &limits.key("requestBody"), message));
     }
     if built.limits.request_bodies_total_bytes_max < body {
@@ -312,10 +316,10 @@ drainTimeout: 10m
     #[test]
     fn both_sources_at_once_is_an_error() {
         let findings = load("resources: [a]\nkubernetes: { enabled: true }\n").expect_err("refused");
-        assert_eq!(findings.iter().map(|f| (f.code, f.path.as_str())).collect::<Vec<_>>(), [(
-            Code::ExactlyOneOf,
-            "resources"
-        )]);
+        assert_eq!(
+            findings.iter().map(|f| (f.code, f.path.as_str())).collect::<Vec<_>>(),
+            [(Code::ExactlyOneOf, "resources")]
+        );
     }
 
     #[test]
@@ -330,12 +334,10 @@ drainTimeout: 10m
         let findings = load("dataThreads: many\nlimits:\n  requestBody: 5XB\nlisteners: []\ntimeout: {}\n");
         let findings = findings.expect_err("refused");
         let places: Vec<_> = findings.iter().map(|f| (f.span.as_ref().map_or(0, |s| s.line), f.code)).collect();
-        assert_eq!(places, [
-            (1, Code::UnknownValue),
-            (3, Code::BadFormat),
-            (4, Code::EmptyList),
-            (5, Code::UnknownField)
-        ]);
+        assert_eq!(
+            places,
+            [(1, Code::UnknownValue), (3, Code::BadFormat), (4, Code::EmptyList), (5, Code::UnknownField)]
+        );
         assert_eq!(findings[3].suggestion.as_deref(), Some("timeouts"));
     }
 }

@@ -10,10 +10,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use crds::classifier::PiiKind;
 use policy::{Backend, Diagnostic, Program};
 
 use crate::secret::Auth;
+
+mod classifier;
+
+pub use classifier::{Classifier, ClassifierKind, ExampleTag, KeywordTag, OnError, Scope, WordBoundary};
 
 /// A namespace and a name, which tell a resource from all others of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -324,121 +327,6 @@ pub struct Jwt {
     pub jwks_file: PathBuf,
 }
 
-/// One InferenceClassifier.
-#[derive(Clone, Debug)]
-pub struct Classifier {
-    /// Namespace and name.
-    pub id: ResourceId,
-    /// What it looks for.
-    pub kind: ClassifierKind,
-    /// Which messages it reads; empty = all.
-    pub scope: Vec<Scope>,
-    /// What happens when it cannot finish.
-    pub on_error: OnError,
-}
-
-/// What a classifier looks for.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ClassifierKind {
-    /// Personal data.
-    Pii {
-        /// Kinds looked for; empty = all that are on by default.
-        kinds: Vec<PiiKind>,
-    },
-    /// Credentials.
-    Secrets,
-    /// How demanding the prompt is.
-    Complexity {
-        /// A model file of the built-in format, instead of the built-in model.
-        model_file: Option<PathBuf>,
-    },
-    /// Words.
-    Keywords {
-        /// For each tag, the words that give it.
-        tags: Vec<KeywordTag>,
-    },
-    /// Regular expressions; each compiles.
-    Regex {
-        /// (tag, expressions any of which gives it).
-        tags: Vec<(String, Vec<String>)>,
-    },
-    /// Sentences that do and do not belong.
-    Examples {
-        /// For each tag, its sentences.
-        tags: Vec<ExampleTag>,
-    },
-    /// A service asked over HTTP.
-    Http {
-        /// Where the text is sent.
-        url: BaseUrl,
-        /// How long an answer may take.
-        timeout: Duration,
-        /// Requests to it at once.
-        in_flight_max: u32,
-        /// Answers kept, by the text's hash.
-        cache_entries_max: u32,
-        /// Tags it may give; others are ignored.
-        tags: Vec<String>,
-    },
-}
-
-/// Words that give a tag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeywordTag {
-    /// The tag.
-    pub tag: String,
-    /// At least one of these, when not empty.
-    pub any: Vec<String>,
-    /// Every one of these.
-    pub all: Vec<String>,
-    /// How often words of `any` must occur together.
-    pub count_min: u32,
-    /// Whether a word inside a longer one counts.
-    pub boundary: WordBoundary,
-}
-
-/// Whether a word inside a longer one counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WordBoundary {
-    /// Only whole words count.
-    Whole,
-    /// Any occurrence counts.
-    Anywhere,
-}
-
-/// Sentences that do and do not belong to a tag.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExampleTag {
-    /// The tag.
-    pub tag: String,
-    /// Sentences like those that should have it.
-    pub positive: Vec<String>,
-    /// Sentences like those that should not.
-    pub negative: Vec<String>,
-}
-
-/// Which messages a classifier reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// System and developer messages.
-    System,
-    /// User messages and plain prompts.
-    User,
-    /// Earlier answers.
-    Assistant,
-    /// Tool calls' arguments and results.
-    Tool,
-}
-
-/// What happens when a classifier cannot finish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnError {
-    /// Its tag is given, the safe side (`pii-unscanned` for personal data).
-    AddTag,
-    /// Its tag is not given.
-    Ignore,
-}
-
 /// Which pools a listener serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PoolScope {
@@ -528,5 +416,45 @@ impl Pool {
     #[must_use]
     pub fn names(&self) -> BTreeSet<&str> {
         self.program.destinations().iter().flat_map(|d| d.models.iter().flatten()).map(String::as_str).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::SourceFile;
+    use crate::secret::Lookup;
+
+    fn snapshot() -> Snapshot {
+        let mut text = String::new();
+        for (namespace, name, model) in [("b", "one", "m"), ("a", "two", "m"), ("a", "three", "n")] {
+            for (kind, spec) in [
+                ("InferenceWorkerSet", format!("{{ model: {{ name: {model} }}, endpoints: [{{ address: h }}] }}")),
+                ("InferencePool", format!("{{ destinations: [{{ kind: InferenceWorkerSet, name: {name} }}] }}")),
+            ] {
+                text.push_str(&format!(
+                    "apiVersion: {}\nkind: {kind}\nmetadata: {{ name: {name}, namespace: {namespace} }}\nspec: {spec}\n---\n",
+                    crds::API_VERSION
+                ));
+            }
+        }
+        crate::load(&[SourceFile::new("f.yaml", &text)], &Lookup::Skip).expect("loads").snapshot
+    }
+
+    #[test]
+    fn a_model_belongs_to_the_first_pool_by_namespace_then_name() {
+        let snapshot = snapshot();
+        let found = |scope: &PoolScope| snapshot.pool_for("m", scope).map(|(_, pool)| pool.id.to_string());
+        assert_eq!(found(&PoolScope::All).as_deref(), Some("a/two"));
+        assert_eq!(found(&PoolScope::Named(vec!["one".into()])).as_deref(), Some("b/one"));
+        assert_eq!(found(&PoolScope::Named(vec!["b/two".into()])), None);
+    }
+
+    #[test]
+    fn model_names_are_sorted_each_once_and_those_of_the_scope() {
+        let snapshot = snapshot();
+        assert_eq!(snapshot.model_names(&PoolScope::All).collect::<Vec<_>>(), ["m", "n"]);
+        let one = PoolScope::Named(vec!["b/one".into()]);
+        assert_eq!(snapshot.model_names(&one).collect::<Vec<_>>(), ["m"]);
     }
 }

@@ -87,19 +87,30 @@ mod tests {
     #[test]
     fn urls_split_into_their_parts() {
         let url = parse_base_url("https://example.com/serving-endpoints/").expect("parses");
-        assert_eq!((url.tls, url.host.as_str(), url.port, url.path_prefix.as_str()), (
-            Tls::Yes,
-            "example.com",
-            443,
-            "/serving-endpoints"
-        ));
+        assert_eq!(
+            (url.tls, url.host.as_str(), url.port, url.path_prefix.as_str()),
+            (Tls::Yes, "example.com", 443, "/serving-endpoints")
+        );
         let url = parse_base_url("http://[::1]:8000").expect("parses");
         assert_eq!((url.tls, url.host.as_str(), url.port, url.path_prefix.as_str()), (Tls::No, "::1", 8000, ""));
     }
 
     #[test]
     fn what_is_no_destination_is_refused() {
-        for text in ["", "example.com", "ftp://x", "http://", "http://u:p@x", "http://x:0", "http://x:99999", "http://a b", "http://x/?q", "http://[::1", "http://-x", "http://[x]:1"] {
+        for text in [
+            "",
+            "example.com",
+            "ftp://x",
+            "http://",
+            "http://u:p@x",
+            "http://x:0",
+            "http://x:99999",
+            "http://a b",
+            "http://x/?q",
+            "http://[::1",
+            "http://-x",
+            "http://[x]:1",
+        ] {
             assert!(parse_base_url(text).is_err(), "{text}");
         }
     }

@@ -42,7 +42,8 @@ fn every_fault_is_found_at_its_place_and_nothing_else() {
         let got: BTreeSet<String> = found
             .iter()
             .map(|f| {
-                let place = f.span.as_ref().map_or_else(|| "nowhere".to_owned(), |s| format!("{}:{}", s.line, s.column));
+                let place =
+                    f.span.as_ref().map_or_else(|| "nowhere".to_owned(), |s| format!("{}:{}", s.line, s.column));
                 format!("{place} {} {}", f.code.number(), f.path).trim().to_owned()
             })
             .collect();

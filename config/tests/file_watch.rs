@@ -13,7 +13,8 @@ use policy::{Code, Diagnostic};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Without a poll, so that only events can be what wakes the reader.
-const EVENTS_ONLY: WatchSettings = WatchSettings { debounce: Duration::from_millis(40), poll: Duration::from_secs(3600) };
+const EVENTS_ONLY: WatchSettings =
+    WatchSettings { debounce: Duration::from_millis(40), poll: Duration::from_secs(3600) };
 
 /// With a poll so quick that events do not matter.
 const POLL_ONLY: WatchSettings = WatchSettings { debounce: Duration::from_millis(1), poll: Duration::from_millis(20) };

@@ -64,7 +64,10 @@ fn positions_count_characters_from_one() {
 #[test]
 fn aliases_are_expanded_and_stand_where_they_are_used() {
     let document = one("a: &x { k: 1 }\nb: *x\n");
-    assert_eq!(document.root.field("b").and_then(|b| b.field("k")).map(|n| n.content.clone()), Some(Content::Integer(1)));
+    assert_eq!(
+        document.root.field("b").and_then(|b| b.field("k")).map(|n| n.content.clone()),
+        Some(Content::Integer(1))
+    );
     assert_eq!(document.root.field("b").map(|b| b.place.line), Some(2));
 }
 
@@ -73,7 +76,9 @@ fn a_billion_laughs_is_refused() {
     let mut text = String::from("a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n");
     for i in 1..12 {
         let last = i - 1;
-        text.push_str(&format!("a{i}: &a{i} [*a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}]\n"));
+        text.push_str(&format!(
+            "a{i}: &a{i} [*a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}]\n"
+        ));
     }
     let (documents, findings) = read(&text);
     assert_eq!(documents, []);

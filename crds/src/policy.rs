@@ -417,7 +417,6 @@ fn window() -> Duration {
     Duration::from_secs(30)
 }
 
-
 /// A condition on the model's context window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

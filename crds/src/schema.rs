@@ -126,9 +126,10 @@ fn simplify(value: &mut Value) {
     object.remove("$schema");
     drop_null(object);
     merge_variants(object);
-    let named = object.get("format").and_then(Value::as_str).is_some_and(|f| {
-        f.starts_with("int") || f.starts_with("uint") || f == "double" || f == "float"
-    });
+    let named = object
+        .get("format")
+        .and_then(Value::as_str)
+        .is_some_and(|f| f.starts_with("int") || f.starts_with("uint") || f == "double" || f == "float");
     if named {
         object.remove("format");
     }

@@ -153,7 +153,11 @@ impl<'de> Deserialize<'de> for DataThreads {
                 write!(f, "`auto`, or a number from 1 to {}", DataThreads::MAX)
             }
             fn visit_str<E: de::Error>(self, text: &str) -> Result<DataThreads, E> {
-                if text == "auto" { Ok(DataThreads::Auto) } else { Err(E::invalid_value(de::Unexpected::Str(text), &self)) }
+                if text == "auto" {
+                    Ok(DataThreads::Auto)
+                } else {
+                    Err(E::invalid_value(de::Unexpected::Str(text), &self))
+                }
             }
             fn visit_u64<E: de::Error>(self, count: u64) -> Result<DataThreads, E> {
                 match u16::try_from(count) {

@@ -165,17 +165,20 @@ impl HeaderTest {
     /// # Errors
     /// The reason, for the person who wrote it, when it does not compile or compiles to more than [`REGEX_BYTES_MAX`].
     pub fn regex(text: &str) -> Result<Self, String> {
-        let config = meta::Config::new().nfa_size_limit(Some(REGEX_BYTES_MAX));
         // Parsed alone first: `a)(?:b` is an error, though it would be balanced inside the group below.
-        let build = |pattern: &str| meta::Builder::new().configure(config.clone()).build(pattern);
-        let describe = |error: &meta::BuildError| match error.syntax_error() {
-            Some(syntax) => syntax.to_string().lines().last().unwrap_or("does not compile").trim().to_owned(),
-            None => error.to_string(),
-        };
-        build(text).map_err(|e| describe(&e))?;
-        let regex = build(&format!("^(?:{text})$")).map_err(|e| describe(&e))?;
+        compile(text)?;
+        let regex = compile(&format!("^(?:{text})$"))?;
         Ok(HeaderTest::Regex(Box::new(HeaderRegex { text: text.to_owned(), regex })))
     }
+}
+
+/// Compiles an expression within [`REGEX_BYTES_MAX`], or says in one line why not.
+fn compile(pattern: &str) -> Result<meta::Regex, String> {
+    let config = meta::Config::new().nfa_size_limit(Some(REGEX_BYTES_MAX));
+    meta::Builder::new().configure(config).build(pattern).map_err(|error| match error.syntax_error() {
+        Some(syntax) => syntax.to_string().lines().last().unwrap_or("does not compile").trim().to_owned(),
+        None => error.to_string(),
+    })
 }
 
 impl PartialEq for HeaderTest {

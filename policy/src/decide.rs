@@ -368,11 +368,8 @@ fn refusal<'p, C: Candidate>(route: &Route, candidates: &[C], scratch: &mut Scra
                     *count += 1;
                 }
             }
-            Verdict::Chosen
-            | Verdict::Survived
-            | Verdict::NotSelected
-            | Verdict::NotConsidered
-            | Verdict::NotReady => {}
+            Verdict::Chosen | Verdict::Survived | Verdict::NotSelected | Verdict::NotConsidered | Verdict::NotReady => {
+            }
         }
     }
     let mut worst: Option<(u16, u32)> = None;

@@ -281,8 +281,7 @@ fn underline(out: &mut String, line: &str, span: &Span, width: usize) {
     const SHOWN_MAX: usize = 160;
     let start = span.column.saturating_sub(1) as usize;
     let skip = start.saturating_sub(SHOWN_MAX / 2);
-    let shown: String =
-        line.chars().skip(skip).take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    let shown: String = line.chars().skip(skip).take(SHOWN_MAX).map(|c| if c.is_control() { ' ' } else { c }).collect();
     let end = if span.end_line == span.line { span.end_column as usize } else { line.chars().count() + 1 };
     let room = SHOWN_MAX.saturating_sub(start - skip);
     let carets = end.saturating_sub(span.column as usize).clamp(1, room.max(1));
@@ -351,7 +350,12 @@ mod tests {
     #[test]
     fn github_properties_escape_what_separates_them() {
         let line = finding().github();
-        assert!(line.starts_with("::error file=a%2Cb.yaml,line=2,col=5,endLine=2,endColumn=10,title=K0012 unknown-field::no field"), "{line}");
+        assert!(
+            line.starts_with(
+                "::error file=a%2Cb.yaml,line=2,col=5,endLine=2,endColumn=10,title=K0012 unknown-field::no field"
+            ),
+            "{line}"
+        );
         assert!(!line.contains('\n'));
     }
 

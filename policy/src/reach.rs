@@ -110,12 +110,8 @@ fn tagged_personal(entry: &Match) -> Option<Match> {
 /// Whether an exclude entry drops an External target for every request of `entry`.
 fn always_drops(exclude: &Exclude, target: Target, entry: &Match) -> bool {
     let ExcludeScope { tags, tenants, prompt_tokens } = &exclude.applies_to;
-    let scope = Match {
-        tags: tags.clone(),
-        tenants: tenants.clone(),
-        prompt_tokens: *prompt_tokens,
-        ..Match::default()
-    };
+    let scope =
+        Match { tags: tags.clone(), tenants: tenants.clone(), prompt_tokens: *prompt_tokens, ..Match::default() };
     covers(&scope, entry)
         && exclude.conditions.iter().all(|c| match c {
             DropCondition::Backend(backend) => *backend == Backend::External,
@@ -156,8 +152,10 @@ fn tags_cover(earlier: &TagCondition, later: &TagCondition) -> bool {
 }
 
 fn range_covers(earlier: &NumberRange, later: &NumberRange) -> bool {
-    let above = |bound: f64| later.greater_than.is_some_and(|l| l >= bound) || later.at_least.is_some_and(|l| l > bound);
-    let from = |bound: f64| later.greater_than.is_some_and(|l| l >= bound) || later.at_least.is_some_and(|l| l >= bound);
+    let above =
+        |bound: f64| later.greater_than.is_some_and(|l| l >= bound) || later.at_least.is_some_and(|l| l > bound);
+    let from =
+        |bound: f64| later.greater_than.is_some_and(|l| l >= bound) || later.at_least.is_some_and(|l| l >= bound);
     let below = |bound: f64| later.less_than.is_some_and(|l| l <= bound) || later.at_most.is_some_and(|l| l < bound);
     let up_to = |bound: f64| later.less_than.is_some_and(|l| l <= bound) || later.at_most.is_some_and(|l| l <= bound);
     earlier.greater_than.is_none_or(above)

@@ -280,10 +280,13 @@ pub struct Program {
     external: bool,
 }
 
+/// Targets by the name asked for.
+type TargetsByName = AHashMap<Box<str>, Box<[Target]>>;
+
 /// The targets of one rule, by the name asked for. Shared between the rules that consider the same.
 #[derive(Clone, Debug)]
 struct TargetTable {
-    by_name: Option<Arc<AHashMap<Box<str>, Box<[Target]>>>>,
+    by_name: Option<Arc<TargetsByName>>,
     /// For names not in the table, and for every name when there is no table.
     otherwise: Box<[Target]>,
 }
@@ -423,7 +426,7 @@ fn targets_of(destinations: &[PoolDestination], route: &Route) -> TargetTable {
 }
 
 /// The targets of `consider` for every name the destinations serve.
-fn table_of(destinations: &[PoolDestination], consider: &[Consider]) -> AHashMap<Box<str>, Box<[Target]>> {
+fn table_of(destinations: &[PoolDestination], consider: &[Consider]) -> TargetsByName {
     let names: BTreeSet<&str> =
         destinations.iter().flat_map(|d| d.models.iter().flatten()).map(String::as_str).collect();
     names.into_iter().map(|name| (name.into(), collect_targets(destinations, consider, name))).collect()
@@ -487,9 +490,7 @@ fn external_in_play(destinations: &[PoolDestination], rules: &[Rule]) -> bool {
     routes(rules).flat_map(|r| &r.select).any(|step| {
         step.backend == Backend::External
             && (0_u16..).zip(destinations).any(|(d, destination)| {
-                destination.backend == Backend::External
-                    && !destination.models.is_empty()
-                    && step.position(d).is_some()
+                destination.backend == Backend::External && !destination.models.is_empty() && step.position(d).is_some()
             })
     })
 }
@@ -554,8 +555,7 @@ mod tests {
 
     #[test]
     fn too_many_exclude_entries_are_refused() {
-        let exclude =
-            Exclude { name: "e".into(), applies_to: ExcludeScope::default(), conditions: Vec::new() };
+        let exclude = Exclude { name: "e".into(), applies_to: ExcludeScope::default(), conditions: Vec::new() };
         let action = Action::Route(Route { exclude: vec![exclude; EXCLUDES_MAX + 1], ..Route::default() });
         let rule = Rule { name: "r".into(), policy: "p".into(), matches: vec![], action };
         let error = Program::new(fleet(), vec![rule]).expect_err("over the bound");

@@ -4,8 +4,8 @@ use std::cell::Cell;
 
 use policy::rule::ExcludeScope;
 use policy::{
-    Action, Backend, Candidate, Consider, Decision, Deny, DropCondition, Exclude, Match, Minimize, NumberRange, Pattern,
-    PoolDestination, Program, Ranking, Refusal, Request, Route, Rule, RuleIndex, Scratch, SelectStep, Signal,
+    Action, Backend, Candidate, Consider, Decision, Deny, DropCondition, Exclude, Match, Minimize, NumberRange,
+    Pattern, PoolDestination, Program, Ranking, Refusal, Request, Route, Rule, RuleIndex, Scratch, SelectStep, Signal,
     TagCondition, Target, Verdict, decide,
 };
 use proptest::prelude::*;
@@ -149,14 +149,7 @@ fn providers_are_tried_in_the_order_listed_or_named() {
     assert_eq!(choose(&program(route(None)), &first_down, 1), 0);
     let only_named = route(Some(vec![3]));
     let program = program(only_named);
-    let decision = decide(
-        &program,
-        RuleIndex(0),
-        &Request::chat("a", "t"),
-        &[external(2, 0)],
-        1,
-        &mut Scratch::new(),
-    );
+    let decision = decide(&program, RuleIndex(0), &Request::chat("a", "t"), &[external(2, 0)], 1, &mut Scratch::new());
     assert_eq!(decision, Decision::Refused(Refusal::NoReadyEndpoint), "a provider that is not named is not reached");
 }
 
@@ -242,11 +235,11 @@ fn values_are_asked_for_only_when_needed() {
 #[test]
 fn the_explanation_names_every_candidate_and_its_reason() {
     let program = program(Route { exclude: vec![queue_over(4.0)], ..Route::default() });
-    let candidates =
-        [local(250.0, 0.0, 0.0), Endpoint { queued: Some(9.0), ..Endpoint::default() }, Endpoint {
-            down: true,
-            ..Endpoint::default()
-        }];
+    let candidates = [
+        local(250.0, 0.0, 0.0),
+        Endpoint { queued: Some(9.0), ..Endpoint::default() },
+        Endpoint { down: true, ..Endpoint::default() },
+    ];
     let request = Request::chat("a", "t");
     let mut scratch = Scratch::new();
     let decision = decide(&program, RuleIndex(0), &request, &candidates, 1, &mut scratch);
@@ -288,7 +281,8 @@ fn considered(route: &Route, target: (u16, u16, bool), asked: &str) -> bool {
         return serves(target, asked);
     }
     route.consider.iter().any(|c| {
-        let named = if c.models.is_empty() { serves(target, asked) } else { c.models.iter().any(|m| serves(target, m)) };
+        let named =
+            if c.models.is_empty() { serves(target, asked) } else { c.models.iter().any(|m| serves(target, m)) };
         named && c.destinations.as_ref().is_none_or(|list| list.contains(&target.0))
     })
 }
@@ -343,7 +337,7 @@ fn twin(route: &Route, request: &Request<'_>, candidates: &[Endpoint]) -> Twin {
                 .filter(|i| value(step, &candidates[**i]) == least)
                 .map(|i| candidates[*i].error)
                 .fold(0.0, f64::max),
-            _ => 0.0,
+            Ranking::Listed | Ranking::Minimize(_) => 0.0,
         };
         let near: Vec<usize> =
             in_step.iter().copied().filter(|i| value(step, &candidates[*i]) <= least * (1.0 + error)).collect();
@@ -402,7 +396,8 @@ fn any_exclude() -> impl Strategy<Value = Exclude> {
 }
 
 fn any_route() -> impl Strategy<Value = Route> {
-    let destinations = || proptest::option::of(proptest::sample::subsequence(vec![0_u16, 1, 2, 3], 1..4).prop_shuffle());
+    let destinations =
+        || proptest::option::of(proptest::sample::subsequence(vec![0_u16, 1, 2, 3], 1..4).prop_shuffle());
     let consider = (proptest::sample::subsequence(vec!["a".to_owned(), "b".to_owned()], 0..=2), destinations())
         .prop_map(|(models, destinations)| Consider { models, destinations });
     let ranking = prop_oneof![

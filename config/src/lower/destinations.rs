@@ -175,9 +175,8 @@ fn unique_names(c: &Checked, models: &[ServedModel], paths: &[Path], findings: &
 fn source(c: &Checked, written: &SecretValue) -> Option<SecretSource> {
     let env = written.from_env.as_ref().map(|name| SecretSource::Env(name.clone()));
     let file = || written.from_file.as_ref().map(|f| SecretSource::File(c.beside(f)));
-    let reference = || {
-        written.secret_ref.as_ref().map(|r| SecretSource::SecretRef { name: r.name.clone(), key: r.key.clone() })
-    };
+    let reference =
+        || written.secret_ref.as_ref().map(|r| SecretSource::SecretRef { name: r.name.clone(), key: r.key.clone() });
     env.or_else(file).or_else(reference)
 }
 

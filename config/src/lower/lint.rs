@@ -28,11 +28,7 @@ const SHAPE_TAGS: [&str; 10] = [
     "factual-question",
 ];
 
-pub(super) fn warn(
-    snapshot: &Snapshot,
-    policies: &BTreeMap<&ResourceId, Policy<'_>>,
-    findings: &mut Vec<Diagnostic>,
-) {
+pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<'_>>, findings: &mut Vec<Diagnostic>) {
     for (id, policy) in policies {
         let pools: Vec<Attached<'_>> = snapshot
             .pools
@@ -208,7 +204,7 @@ impl RuleLint<'_> {
 
 /// Why conditions never hold together, or `None` when they may.
 fn never_drops(conditions: &[DropCondition]) -> Option<String> {
-    let external = conditions.iter().any(|c| *c == DropCondition::Backend(Backend::External));
+    let external = conditions.contains(&DropCondition::Backend(Backend::External));
     conditions.iter().find_map(|condition| match condition {
         DropCondition::Destinations(list) if list.is_empty() => {
             Some("no destination of the pool is meant by its names".to_owned())

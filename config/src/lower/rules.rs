@@ -7,8 +7,8 @@ use crds::value::{DurationCondition, NumberCondition, RatioCondition};
 use policy::rule::{Exclude, ExcludeScope};
 use policy::signal::WINDOW_S_MAX;
 use policy::{
-    Action, Api, Backend, Code, Consider, Deny, Diagnostic, DropCondition, HeaderCondition, HeaderTest, Match, Minimize,
-    NumberRange, Pattern, PoolDestination, Ranking, Route, Rule, SelectStep, Signal, Streaming, TagCondition,
+    Action, Api, Backend, Code, Consider, Deny, Diagnostic, DropCondition, HeaderCondition, HeaderTest, Match,
+    Minimize, NumberRange, Pattern, PoolDestination, Ranking, Route, Rule, SelectStep, Signal, Streaming, TagCondition,
 };
 
 use super::Checked;
@@ -181,7 +181,8 @@ impl<'d> Policy<'d> {
         for (field, window) in windows {
             if let Some(window) = window.filter(|w| window_s(*w).is_none()) {
                 let path = path.key(field).key("window");
-                let message = format!("the window {window} is not a whole number of seconds from 1s to {WINDOW_S_MAX}s");
+                let message =
+                    format!("the window {window} is not a whole number of seconds from 1s to {WINDOW_S_MAX}s");
                 findings.push(self.document.finding(Code::OutOfRange, &path, message));
             }
         }
@@ -214,11 +215,9 @@ impl<'d> Policy<'d> {
 
     fn bind_rule(&self, rule: &wire::Rule, pool: &[PoolDestination]) -> Rule {
         let action = match &rule.deny {
-            Some(deny) => Action::Deny(Deny {
-                status: deny.status,
-                code: deny.code.clone(),
-                message: deny.message.clone(),
-            }),
+            Some(deny) => {
+                Action::Deny(Deny { status: deny.status, code: deny.code.clone(), message: deny.message.clone() })
+            }
             None => Action::Route(rule.route.as_ref().map(|r| bind_route(r, pool)).unwrap_or_default()),
         };
         Rule {
@@ -316,9 +315,10 @@ fn durations(n: DurationCondition) -> NumberRange {
 fn bind_route(route: &wire::Route, pool: &[PoolDestination]) -> Route {
     let consider = route.consider.iter().flatten().map(|entry| Consider {
         models: entry.models.as_ref().map(|m| m.names.clone()).unwrap_or_default(),
-        destinations: entry.destinations.as_ref().map(|list| {
-            list.iter().flat_map(|r| positions(pool, &r.name, Some(backend_of(r.kind)))).collect()
-        }),
+        destinations: entry
+            .destinations
+            .as_ref()
+            .map(|list| list.iter().flat_map(|r| positions(pool, &r.name, Some(backend_of(r.kind)))).collect()),
     });
     let select = match &route.select {
         None => Route::default().select,
@@ -365,9 +365,11 @@ fn bind_exclude(entry: &wire::Exclude, pool: &[PoolDestination]) -> Exclude {
     if let Some(condition) = &drop.backend {
         conditions.extend(condition.backend.map(|b| DropCondition::Backend(backend(b))));
         let kind = condition.backend.map(backend);
-        conditions.extend(condition.names.as_ref().map(|names| {
-            DropCondition::Destinations(names.iter().flat_map(|n| positions(pool, n, kind)).collect())
-        }));
+        conditions.extend(
+            condition.names.as_ref().map(|names| {
+                DropCondition::Destinations(names.iter().flat_map(|n| positions(pool, n, kind)).collect())
+            }),
+        );
     }
     let windowed = |w: crds::value::Duration| window_s(w).unwrap_or(WINDOW_S_MAX);
     // In the order of what they cost to ask: counters first, predictions last.

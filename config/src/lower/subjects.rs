@@ -76,12 +76,10 @@ pub(super) fn check_keys(snapshot: &Snapshot, checked: &[Checked], findings: &mu
     for tenant in &snapshot.tenants {
         for key in &tenant.key_sha256 {
             if let Some(first) = owner.insert(*key, tenant).filter(|first| first.id != tenant.id) {
-                let document =
-                    checked.iter().find(|c| c.id == tenant.id && matches!(c.document, Document::Tenant(_)));
+                let document = checked.iter().find(|c| c.id == tenant.id && matches!(c.document, Document::Tenant(_)));
                 let message = format!("one of the keys also belongs to the tenant `{}`", first.id);
-                findings.extend(
-                    document.map(|c| c.finding(Code::DuplicateName, &Path::spec().key("apiKeys"), message)),
-                );
+                findings
+                    .extend(document.map(|c| c.finding(Code::DuplicateName, &Path::spec().key("apiKeys"), message)));
             }
         }
     }
@@ -134,7 +132,11 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
                 for (j, pattern) in tag.patterns.iter().enumerate() {
                     if let Err(reason) = policy::HeaderTest::regex(pattern) {
                         let path = Path::spec().key("tags").index(i).key("patterns").index(j);
-                        findings.push(c.finding(Code::BadRegex, &path, format!("the expression does not compile: {reason}")));
+                        findings.push(c.finding(
+                            Code::BadRegex,
+                            &path,
+                            format!("the expression does not compile: {reason}"),
+                        ));
                     }
                 }
             }
@@ -175,8 +177,10 @@ fn keyword_tag(tag: &ClassifierTag) -> KeywordTag {
 /// Fields that make no sense for the type, and those the type cannot do without.
 fn check_fields(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnostic>) {
     let kind = spec.classifier;
-    let tagged =
-        matches!(kind, ClassifierType::Keywords | ClassifierType::Regex | ClassifierType::Examples | ClassifierType::HTTP);
+    let tagged = matches!(
+        kind,
+        ClassifierType::Keywords | ClassifierType::Regex | ClassifierType::Examples | ClassifierType::HTTP
+    );
     let rows = [
         ("kinds", !spec.kinds.is_empty(), kind == ClassifierType::PII, Need::May),
         ("modelFile", spec.model_file.is_some(), kind == ClassifierType::Complexity, Need::May),

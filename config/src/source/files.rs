@@ -74,11 +74,7 @@ pub fn watch(paths: Vec<PathBuf>, settings: WatchSettings) -> FileWatch {
     FileWatch { sets, task }
 }
 
-async fn run(
-    paths: Vec<PathBuf>,
-    settings: WatchSettings,
-    sender: mpsc::Sender<Result<Snapshot, Vec<Diagnostic>>>,
-) {
+async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<Result<Snapshot, Vec<Diagnostic>>>) {
     let changed = Arc::new(Notify::new());
     let mut events = Events::new(Arc::clone(&changed));
     let mut last: Option<Reading> = None;

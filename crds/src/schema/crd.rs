@@ -26,10 +26,9 @@ pub fn definition(kind: Kind) -> Option<Value> {
                 column("Endpoints", "integer", ".status.endpoints"),
             ]),
         ),
-        Kind::InferenceProvider => (
-            "iprov",
-            json!([column("Type", "string", ".spec.type"), column("URL", "string", ".spec.baseURL")]),
-        ),
+        Kind::InferenceProvider => {
+            ("iprov", json!([column("Type", "string", ".spec.type"), column("URL", "string", ".spec.baseURL")]))
+        }
         Kind::InferenceTenant => ("iten", json!([column("Priority", "integer", ".spec.priority")])),
         Kind::InferenceClassifier => ("icls", json!([column("Type", "string", ".spec.type")])),
         Kind::PolicyTest => return None,
@@ -186,11 +185,7 @@ fn scalar(value: &Value) -> String {
             let word = text.starts_with(|c: char| c.is_ascii_alphabetic())
                 && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.' | b'/'));
             let reserved = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
-            if word && !reserved.contains(&text.to_lowercase().as_str()) {
-                text.clone()
-            } else {
-                value.to_string()
-            }
+            if word && !reserved.contains(&text.to_lowercase().as_str()) { text.clone() } else { value.to_string() }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) | Value::Object(_) => value.to_string(),
     }
