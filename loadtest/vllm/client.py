@@ -9,6 +9,7 @@ handed to the kernel to the moment the first event with content is complete in t
 """
 import http.client
 import json
+import select
 import time
 from dataclasses import dataclass, field
 
@@ -100,6 +101,11 @@ class Client:
             self._conn.close()
         self._conn = None
 
+    def _reusable(self):
+        """True if the kept connection is fresh and the other side has not closed it meanwhile."""
+        readable, _, _ = select.select([self._conn.sock], [], [], 0)
+        return not readable and time.monotonic() - self._used_s < IDLE_REUSE_S
+
     def ask(self, path, body, request_id="", watch=None):
         """POST `body` as JSON. `watch(answer)` is called at the head and at each event."""
         answer = Answer(request_id, bool(body.get("stream")), time.monotonic())
@@ -112,12 +118,12 @@ class Client:
         except (OSError, http.client.HTTPException, ValueError) as e:
             answer.fault = f"{type(e).__name__}: {e}"
         answer.ended_s = self._used_s = time.monotonic()
-        if answer.fault is not None:
-            self.close()
+        if answer.fault is not None or answer.error is not None:
+            self.close()      # as the openai package does: a stream that failed is not read to its end
         return answer
 
     def _exchange(self, answer, path, data, headers, watch):
-        if self._conn is not None and time.monotonic() - self._used_s > IDLE_REUSE_S:
+        if self._conn is not None and not self._reusable():
             self.close()
         if self._conn is None:
             self._conn = http.client.HTTPConnection(self.host, self.port, timeout=self.timeout_s)
