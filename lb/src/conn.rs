@@ -132,6 +132,9 @@ impl Client {
                 self.skip_empty_lines();
                 if self.head.parse(&self.inbox).map_err(Refused::Head)? {
                     self.conn.watch().disarm();
+                    if self.head.head_bytes > settings.request_head_bytes_max {
+                        return Err(Refused::HeadTooLong(settings.request_head_bytes_max));
+                    }
                     return Ok(Incoming::Request);
                 }
                 parsed_to = self.inbox.len();

@@ -168,7 +168,7 @@ fn read<'a>(
     let tags = plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
     record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
-    let target = target.to_vec();
+    let target = upstream_target(api, target, path);
     Ok(Read::Route(Box::new(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })))
 }
 
@@ -558,6 +558,16 @@ fn origin_form(target: &[u8]) -> &[u8] {
         Some(rest) => memchr::memchr(b'/', rest).map_or(b"/", |at| &rest[at..]),
         None => target,
     }
+}
+
+/// What the upstream is asked for: known paths without trailing slashes, which an engine would answer with a redirect
+/// to an address of its own; others as they came.
+fn upstream_target(api: Api, target: &[u8], path: &[u8]) -> Vec<u8> {
+    if api == Api::Other {
+        return target.to_vec();
+    }
+    let query = memchr::memchr(b'?', target).map_or(&b""[..], |at| &target[at..]);
+    [path, query].concat()
 }
 
 /// Without query, without trailing slashes.

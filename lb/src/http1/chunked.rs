@@ -16,6 +16,8 @@ enum State {
     /// At the first digit of a size.
     SizeStart,
     Size,
+    /// White space behind a size: only an extension or the line's end may follow (RFC 9112, 7.1.1).
+    SizeSpace,
     Extension,
     SizeLf,
     Data,
@@ -88,7 +90,10 @@ impl ChunkedDecoder {
                 State::Size
             }
             (State::Size, b'\r') => State::SizeLf,
-            (State::Size, b';' | b' ' | b'\t') => State::Extension,
+            (State::Size | State::SizeSpace, b';') => State::Extension,
+            (State::Size | State::SizeSpace, b' ' | b'\t') if self.line <= SIZE_LINE_MAX => State::SizeSpace,
+            (State::SizeSpace, b'\r') => State::SizeLf,
+            (State::SizeSpace, _) => return Err(ChunkError("a chunk has two sizes")),
             (State::Size, _) => {
                 let digit = hex(byte).ok_or(ChunkError("bad digit in a chunk size"))?;
                 if self.left >> 48 != 0 {
@@ -168,7 +173,7 @@ mod tests {
 
     #[test]
     fn content_comes_out_and_what_follows_stays() {
-        let input = b"4;name=\"v\"\r\nwiki\r\n0A\r\n0123456789\r\n0\r\nX-T: 1\r\n\r\nGET /";
+        let input = b"4 ;name=\"v\"\r\nwiki\r\n0A\r\n0123456789\r\n0\r\nX-T: 1\r\n\r\nGET /";
         let (out, taken, done) = decode_split(input, &[]).unwrap();
         assert_eq!(out, b"wiki0123456789");
         assert_eq!(&input[taken..], b"GET /");
@@ -177,9 +182,9 @@ mod tests {
 
     #[test]
     fn broken_codings_are_refused() {
-        let cases: [&[u8]; 11] = [
+        let cases: [&[u8]; 13] = [
             b"\r\n", b"g\r\n", b"4\nwiki", b"4\r\nwikis\r\n", b"-4\r\n", b"+4\r\n", b"0x4\r\n", b"4\rX", b" 4\r\n",
-            b"fffffffffffffffff\r\n", b"0\r\nx: 1\n\r\n",
+            b"fffffffffffffffff\r\n", b"0\r\nx: 1\n\r\n", b"4 4\r\nwiki\r\n", b"4 x\r\nwiki\r\n",
         ];
         for case in cases {
             assert!(decode_split(case, &[]).is_err(), "{:?} was taken", String::from_utf8_lossy(case));

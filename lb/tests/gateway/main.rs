@@ -1,0 +1,10 @@
+//! The gateway as a process, on real sockets, in front of simulated engines: what clients, engines and operators see of it.
+//!
+//! Every test runs once for each I/O driver. Where the kernel refuses io_uring, its half is passed over with a note.
+#![forbid(unsafe_code)]
+#![allow(clippy::unwrap_used, reason = "a test may fail by panic")]
+
+#[macro_use]
+mod support;
+
+mod http;
