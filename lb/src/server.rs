@@ -105,6 +105,8 @@ pub(crate) enum StartError {
 }
 
 impl fmt::Display for StartError {
+    // `io::ErrorKind` grows without notice.
+    #[allow(clippy::wildcard_enum_match_arm)]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Driver(why) => f.write_str(why),
@@ -116,7 +118,10 @@ impl fmt::Display for StartError {
                     write!(f, "{address} is not an address of this machine: use one that is, or 0.0.0.0 for all")
                 }
                 io::ErrorKind::PermissionDenied => {
-                    write!(f, "{address} may not be listened on by this user: use a port from 1024 up, or grant CAP_NET_BIND_SERVICE")
+                    write!(
+                        f,
+                        "{address} may not be listened on by this user: use a port from 1024 up, or grant CAP_NET_BIND_SERVICE"
+                    )
                 }
                 _ => write!(f, "cannot listen on {address}: {error}"),
             },
@@ -193,7 +198,10 @@ fn say_hello(options: &Options, bound: &Bound, driver: crate::io::DriverInUse, t
         journal::info("io_uring is not available here; epoll is used", &[]);
     }
     if open_files_max < OPEN_FILES_FEW {
-        journal::warn("few files may be open; raise the limit (ulimit -n, LimitNOFILE)", &[("open_files_max", &open_files_max)]);
+        journal::warn(
+            "few files may be open; raise the limit (ulimit -n, LimitNOFILE)",
+            &[("open_files_max", &open_files_max)],
+        );
     }
 }
 
@@ -332,7 +340,9 @@ fn run_shard(setup: ShardSetup) {
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shard::run(setup)));
     match result {
         Ok(Ok(())) => journal::error("a data thread ended; aborting", &[("thread", &index)]),
-        Ok(Err(error)) => journal::error("a data thread cannot run; aborting", &[("thread", &index), ("error", &error)]),
+        Ok(Err(error)) => {
+            journal::error("a data thread cannot run; aborting", &[("thread", &index), ("error", &error)]);
+        }
         // The place of the panic has been written by the panic hook.
         Err(_) => journal::error("a data thread panicked; aborting", &[("thread", &index)]),
     }

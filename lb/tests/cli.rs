@@ -17,8 +17,8 @@ fn text(bytes: &[u8]) -> String {
 
 fn write(folder: &Path, name: &str, content: &str) -> String {
     let path = folder.join(name);
-    std::fs::write(&path, content).unwrap();
-    path.to_str().unwrap().to_owned()
+    std::fs::write(&path, content).expect("the folder takes a file");
+    path.to_str().expect("a path of ASCII").to_owned()
 }
 
 const GOOD: &str = "\
@@ -149,12 +149,17 @@ fn policy_tests_are_0_when_all_pass_and_1_when_one_fails() {
 #[test]
 fn a_server_does_not_start_on_a_broken_configuration_and_shows_where_it_is_broken() {
     let folder = tempfile::tempdir().unwrap();
-    write(folder.path(), "resources.yaml", &GOOD.replace("InferenceWorkerSet, name: gemma", "InferenceWorkerSet, name: gema"));
-    let server = write(folder.path(), "server.yml", "listeners: [{ address: 127.0.0.1:0 }]\nresources: [resources.yaml]\n");
+    write(
+        folder.path(),
+        "resources.yaml",
+        &GOOD.replace("InferenceWorkerSet, name: gemma", "InferenceWorkerSet, name: gema"),
+    );
+    let server =
+        write(folder.path(), "server.yml", "listeners: [{ address: 127.0.0.1:0 }]\nresources: [resources.yaml]\n");
     let output = kinference(&["serve", "--config", &server]);
     assert_eq!(code(&output), Some(2), "{output:?}");
     let stderr = text(&output.stderr);
-    assert!(stderr.contains("resources.yaml:13:") && stderr.contains("did you mean `gemma`?"), "{stderr}");
+    assert!(stderr.contains("resources.yaml:12:") && stderr.contains("did you mean `gemma`?"), "{stderr}");
 
     let server = write(folder.path(), "server.yml", "listener: [{ address: 127.0.0.1:0 }]\n");
     let output = kinference(&["serve", "--config", &server]);

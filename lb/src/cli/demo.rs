@@ -39,7 +39,8 @@ impl Demo {
     pub(super) fn run(self) -> ExitCode {
         let mut engines = Vec::with_capacity(usize::from(self.engines));
         for _ in 0..self.engines {
-            let settings = engine::Settings { models: vec![String::from(MODEL)], records_max: 0, ..engine::Settings::default() };
+            let settings =
+                engine::Settings { models: vec![String::from(MODEL)], records_max: 0, ..engine::Settings::default() };
             match Engine::start(settings) {
                 Ok(engine) => engines.push(engine),
                 Err(error) => return usage(format!("a simulated engine cannot be started: {error}")),

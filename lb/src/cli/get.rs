@@ -52,7 +52,10 @@ impl Get {
             Ok(answer) => answer,
             Err(FetchError::Unaskable(why)) => return usage(why),
             Err(error) => {
-                return usage(format!("{}: {error}; is the gateway running, and is this its admin address?", self.admin));
+                return usage(format!(
+                    "{}: {error}; is the gateway running, and is this its admin address?",
+                    self.admin
+                ));
             }
         };
         let text = String::from_utf8_lossy(&answer.body);
@@ -87,7 +90,8 @@ fn table(value: &Value) -> String {
             word(&endpoint["why"]),
         ]);
     }
-    let widths: [usize; 7] = std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
+    let widths: [usize; 7] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut out = String::new();
     for row in &rows {
         let cells: Vec<String> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();

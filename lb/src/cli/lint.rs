@@ -60,7 +60,8 @@ impl Lint {
     }
 
     fn show(&self, findings: &[Diagnostic], files: &[SourceFile]) {
-        let lines = |form: fn(&Diagnostic) -> String| findings.iter().map(|finding| form(finding) + "\n").collect::<String>();
+        let lines =
+            |form: fn(&Diagnostic) -> String| findings.iter().map(|finding| form(finding) + "\n").collect::<String>();
         print_out(&match self.format {
             Format::Human => human(findings, files),
             Format::Json => lines(Diagnostic::json),

@@ -132,7 +132,9 @@ fn run_server(options: server::Options) -> ExitCode {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let expected = "expected IP:PORT, for example 127.0.0.1:8080, or 0.0.0.0:8080 for every interface";
     match text.split_once(':') {
-        Some(("localhost", port)) => port.parse().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port))).map_err(|_| expected.into()),
+        Some(("localhost", port)) => {
+            port.parse().map(|port: u16| SocketAddr::from(([127, 0, 0, 1], port))).map_err(|_| expected.into())
+        }
         Some(_) | None => text.parse().map_err(|_| expected.into()),
     }
 }

@@ -62,7 +62,10 @@ impl Serve {
             return from_file(path, self.driver);
         }
         if self.urls.len() > SERVERS_MAX {
-            return Err(usage(format!("{} servers; at most {SERVERS_MAX} can be given, use a file for more", self.urls.len())));
+            return Err(usage(format!(
+                "{} servers; at most {SERVERS_MAX} can be given, use a file for more",
+                self.urls.len()
+            )));
         }
         let mut servers = self.urls;
         servers.sort();
@@ -94,10 +97,16 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
     let paths = match file.resources {
         ResourceSource::Files(paths) if !paths.is_empty() => paths,
         ResourceSource::Files(_) => {
-            return Err(usage(format!("{}: `resources` names no files: name a file or a folder of documents", path.display())));
+            return Err(usage(format!(
+                "{}: `resources` names no files: name a file or a folder of documents",
+                path.display()
+            )));
         }
         ResourceSource::Kubernetes { .. } => {
-            return Err(usage(format!("{}: kubernetes is not supported by this version: use `resources`", path.display())));
+            return Err(usage(format!(
+                "{}: kubernetes is not supported by this version: use `resources`",
+                path.display()
+            )));
         }
     };
     if file.listeners.iter().any(|listener| listener.tls.is_some()) {

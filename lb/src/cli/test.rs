@@ -26,11 +26,12 @@ pub(super) struct Test {
 impl Test {
     /// Runs them and shows what came of each case.
     pub(super) fn run(&self) -> ExitCode {
-        let loaded = config::source::read_set(&self.paths)
-            .map_err(|findings| (findings, Vec::new()))
-            .and_then(|files| match config::load(&files, &Lookup::Skip) {
-                Ok(loaded) => Ok((loaded, files)),
-                Err(findings) => Err((findings, files)),
+        let loaded =
+            config::source::read_set(&self.paths).map_err(|findings| (findings, Vec::new())).and_then(|files| {
+                match config::load(&files, &Lookup::Skip) {
+                    Ok(loaded) => Ok((loaded, files)),
+                    Err(findings) => Err((findings, files)),
+                }
             });
         let (loaded, files) = match loaded {
             Ok(loaded) => loaded,

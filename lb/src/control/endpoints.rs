@@ -88,7 +88,8 @@ impl Endpoints {
     fn entry(&self, spec: &Arc<EndpointSpec>, orders: Option<Orders>, had: Option<Entry>) -> Entry {
         if let Some(mut had) = had {
             let usable_as_before = had.spec.unusable == spec.unusable;
-            let watched_as_before = had.orders == orders && same_credential(had.spec.credential.as_ref(), spec.credential.as_ref());
+            let watched_as_before =
+                had.orders == orders && same_credential(had.spec.credential.as_ref(), spec.credential.as_ref());
             had.spec = spec.clone();
             if usable_as_before {
                 if !watched_as_before && had.watch.is_some() {
@@ -123,7 +124,9 @@ impl Endpoints {
     /// Passes a failed request on to whoever judges the endpoint.
     pub(crate) fn failed(&self, endpoint: EndpointId, incarnation: u64, failure: Failure) {
         let entry = self.entries.get(endpoint.index()).and_then(Option::as_ref);
-        if let Some(watch) = entry.filter(|entry| entry.spec.incarnation == incarnation).and_then(|entry| entry.watch.as_ref()) {
+        if let Some(watch) =
+            entry.filter(|entry| entry.spec.incarnation == incarnation).and_then(|entry| entry.watch.as_ref())
+        {
             watch.failed(failure);
         }
     }
@@ -170,7 +173,10 @@ impl Endpoints {
     pub(crate) fn mend(&mut self) {
         for entry in self.entries.iter_mut().flatten() {
             if entry.watch.as_ref().is_some_and(Watch::is_broken) {
-                journal::error("the watch over an endpoint broke and is started anew", &[("endpoint", &entry.spec.name)]);
+                journal::error(
+                    "the watch over an endpoint broke and is started anew",
+                    &[("endpoint", &entry.spec.name)],
+                );
                 entry.watch = Some(Watch::start(&entry.spec, entry.orders.clone(), &self.sightings));
             }
         }

@@ -68,7 +68,12 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     /// A family of counters; `name` without `_total`, which is added.
-    fn counters(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels<'static>, u64)>) -> fmt::Result {
+    fn counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, u64)>,
+    ) -> fmt::Result {
         let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
@@ -124,7 +129,11 @@ impl Page {
         out.gauge("process_max_fds", "File descriptors the process may have open", facts.open_files_max)?;
         out.gauge("kinference_data_threads", "Data threads", facts.data_threads)?;
         let stuck = self.reports.stuck.len();
-        out.gauge("kinference_data_threads_stuck", "Data threads that did not answer within 0.5 s; their counts are missing here", stuck)?;
+        out.gauge(
+            "kinference_data_threads_stuck",
+            "Data threads that did not answer within 0.5 s; their counts are missing here",
+            stuck,
+        )?;
         let draining = u64::from(self.status.phase == Phase::Draining);
         out.gauge("kinference_draining", "1 from the first signal to the end", draining)
     }
@@ -133,13 +142,25 @@ impl Page {
         let config = &self.status.config;
         let snapshot = self.status.plan.as_ref().map(|plan| &plan.snapshot);
         let generation = snapshot.map_or(0, |snapshot| snapshot.generation);
-        out.gauge("kinference_config_generation", "Generation of the configuration in force; 0 when none is", generation)?;
+        out.gauge(
+            "kinference_config_generation",
+            "Generation of the configuration in force; 0 when none is",
+            generation,
+        )?;
         let warnings = snapshot.map_or(0, |snapshot| snapshot.warnings.len());
         out.gauge("kinference_config_warnings", "Warnings about the configuration in force", warnings)?;
-        out.counter("kinference_config_refusals", "Configurations that were refused; the last good one stayed in force", config.refusals)?;
+        out.counter(
+            "kinference_config_refusals",
+            "Configurations that were refused; the last good one stayed in force",
+            config.refusals,
+        )?;
         let since = |at: SystemTime| at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let in_force = config.in_force_since.map(|at| (Vec::new(), since(at)));
-        out.gauges("kinference_config_in_force_since_seconds", "When the configuration came into force, in seconds since 1970", in_force)?;
+        out.gauges(
+            "kinference_config_in_force_since_seconds",
+            "When the configuration came into force, in seconds since 1970",
+            in_force,
+        )?;
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
@@ -148,14 +169,26 @@ impl Page {
         let m = &self.totals;
         out.gauge("kinference_downstream_connections_open", "Client connections open", m.connections_open)?;
         out.counter("kinference_downstream_connections", "Client connections taken", m.connections_accepted)?;
-        out.counter("kinference_downstream_connections_refused", "Client connections closed at once for want of room", m.connections_refused)?;
+        out.counter(
+            "kinference_downstream_connections_refused",
+            "Client connections closed at once for want of room",
+            m.connections_refused,
+        )?;
         out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
         out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
         out.counter("kinference_upstream_connects", "New upstream connections", m.upstream_connects)?;
         out.counter("kinference_upstream_reuses", "Requests on a kept upstream connection", m.upstream_reuses)?;
         let lost = m.log_lines_dropped.saturating_add(self.status.log_lines_dropped);
-        out.counter("kinference_access_log_lines_lost", "Lines of the access log that found no room or could not be written", lost)?;
-        out.counter("kinference_peer_batches_lost", "Batches between data threads that found no room", m.peer_batches_dropped)
+        out.counter(
+            "kinference_access_log_lines_lost",
+            "Lines of the access log that found no room or could not be written",
+            lost,
+        )?;
+        out.counter(
+            "kinference_peer_batches_lost",
+            "Batches between data threads that found no room",
+            m.peer_batches_dropped,
+        )
     }
 
     fn requests(&self, out: &mut Writer<'_>) -> fmt::Result {
@@ -201,18 +234,34 @@ impl Page {
             ]
         };
         let tokens = groups.iter().flat_map(|(group, counts)| {
-            let kinds = [("input", counts.prompt_tokens), ("input_cached", counts.cached_tokens), ("output", counts.completion_tokens)];
+            let kinds = [
+                ("input", counts.prompt_tokens),
+                ("input_cached", counts.cached_tokens),
+                ("output", counts.completion_tokens),
+            ];
             kinds.map(|(kind, tokens)| {
                 let mut labels = labels(AGREED, group);
                 labels.push(("gen_ai_token_type", kind.to_owned()));
                 (labels, tokens)
             })
         });
-        out.counters("gen_ai_client_token_usage", "Tokens as reported by the servers; input_cached is a part of input", tokens)?;
+        out.counters(
+            "gen_ai_client_token_usage",
+            "Tokens as reported by the servers; input_cached is a part of input",
+            tokens,
+        )?;
         let ttft = groups.iter().map(|(group, counts)| (labels("model", group), &counts.ttft));
-        out.durations("kinference_ttft_seconds", "From the last byte of a request to the first content of its answer, streamed answers", ttft)?;
+        out.durations(
+            "kinference_ttft_seconds",
+            "From the last byte of a request to the first content of its answer, streamed answers",
+            ttft,
+        )?;
         let duration = groups.iter().map(|(group, counts)| (labels(AGREED, group), &counts.duration));
-        out.durations("gen_ai_client_operation_duration_seconds", "From the last byte of a request to the last of its answer", duration)
+        out.durations(
+            "gen_ai_client_operation_duration_seconds",
+            "From the last byte of a request to the last of its answer",
+            duration,
+        )
     }
 
     fn prediction(&self, out: &mut Writer<'_>) -> fmt::Result {
@@ -222,7 +271,8 @@ impl Page {
         // Data threads count in buckets alone; every error is taken as its bucket's bound, those above all as the last.
         let last = PREDICTION_ERROR_BOUNDS[PREDICTION_ERROR_BOUNDS.len() - 1];
         let sum = buckets.iter().map(|&(bound, count)| bound.min(last) * count as f64).sum();
-        let help = "|predicted - actual| / actual of the time to first token; the sum takes each error as its bucket's bound";
+        let help =
+            "|predicted - actual| / actual of the time to first token; the sum takes each error as its bucket's bound";
         let mut family =
             out.encoder.encode_descriptor("kinference_prediction_error_ratio", help, None, MetricType::Histogram)?;
         family.encode_histogram::<NoLabelSet>(sum, errors.iter().sum(), &buckets, None)
@@ -230,7 +280,8 @@ impl Page {
 
     fn endpoints(&self, out: &mut Writer<'_>) -> fmt::Result {
         let all = &self.status.endpoints;
-        let samples = |value: fn(&EndpointStatus) -> f64| all.iter().map(move |endpoint| (of(endpoint), value(endpoint)));
+        let samples =
+            |value: fn(&EndpointStatus) -> f64| all.iter().map(move |endpoint| (of(endpoint), value(endpoint)));
         out.gauges(
             "kinference_endpoint_ready",
             "1 when requests may go there",
@@ -256,10 +307,16 @@ impl Page {
         type Value = fn(&predictor::fleet::EndpointBelief) -> Option<f64>;
         let families: [(&str, &str, Value); 6] = [
             ("kinference_endpoint_queued_prompts", "Prompts that wait there, now", |b| Some(b.queued_prompts_now)),
-            ("kinference_endpoint_queued_prompts_mean", "Prompts that wait there, mean over 30 s", |b| b.queued_prompts_mean),
-            ("kinference_endpoint_running_prompts", "Requests running there by the last read of its metrics", |b| b.running),
+            ("kinference_endpoint_queued_prompts_mean", "Prompts that wait there, mean over 30 s", |b| {
+                b.queued_prompts_mean
+            }),
+            ("kinference_endpoint_running_prompts", "Requests running there by the last read of its metrics", |b| {
+                b.running
+            }),
             ("kinference_endpoint_kv_cache_usage_ratio", "KV cache in use, 0 to 1", |b| b.kv_usage_ratio),
-            ("kinference_endpoint_prefill_tokens_per_second", "Learned speed of prefill", |b| Some(b.prefill_tokens_per_s)),
+            ("kinference_endpoint_prefill_tokens_per_second", "Learned speed of prefill", |b| {
+                Some(b.prefill_tokens_per_s)
+            }),
             ("kinference_endpoint_slowness_ratio", "How many times slower than its kind", |b| Some(b.slowness_ratio)),
         ];
         let reports = || self.reports.shards.iter().flat_map(|report| &report.endpoints);
@@ -285,4 +342,101 @@ impl Page {
 
 fn of(endpoint: &EndpointStatus) -> Labels<'static> {
     vec![("endpoint", endpoint.spec.name.clone()), ("destination", endpoint.destination.clone())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::status::{ConfigStatus, Facts};
+    use crate::io::DriverInUse;
+    use crate::mailbox::Failure;
+    use crate::metrics::{Series, ShardReport};
+    use std::sync::Arc;
+
+    fn status() -> Status {
+        Status {
+            phase: Phase::Draining,
+            plan: None,
+            endpoints: Vec::new(),
+            unresolved: vec![("gpu7.lan".into(), "no such name".into())],
+            config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
+            log_lines_dropped: 2,
+            facts: Arc::new(Facts {
+                driver: DriverInUse::Epoll,
+                data_threads: 2,
+                open_files_max: 1024,
+                started: SystemTime::UNIX_EPOCH,
+                sources: Vec::new(),
+                server_file: None,
+            }),
+        }
+    }
+
+    fn report(shard: usize, rule: &str) -> ShardReport {
+        let mut metrics = Metrics { log_lines_dropped: 5, ..Metrics::default() };
+        metrics.prediction_error = [1, 0, 0, 0, 0, 1];
+        metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
+        let series = Series {
+            model: "odd \"name\"\n".into(),
+            tenant: "alice".into(),
+            destination: "gemma".into(),
+            rule: rule.into(),
+            api: "ChatCompletions",
+            outcome: "ok",
+            status: 200,
+        };
+        let counts = metrics.series(series);
+        counts.requests = 2;
+        counts.prompt_tokens = 10;
+        counts.ttft.observe_us(30_000);
+        ShardReport { shard, metrics, endpoints: Vec::new() }
+    }
+
+    #[test]
+    fn counts_of_all_threads_are_added_and_odd_names_stay_inside_their_quotes() {
+        let reports = Reports { shards: vec![report(0, "a"), report(1, "a")], stuck: vec![2] };
+        let page = text(status(), reports).unwrap();
+        let lines: Vec<&str> = page.lines().collect();
+        let labels = r#"{model="odd \"name\"\n",tenant="alice",destination="gemma",rule="a",api="ChatCompletions",outcome="ok",status="200"}"#;
+        for line in [
+            format!("kinference_requests_total{labels} 4").as_str(),
+            "kinference_data_threads_stuck 1",
+            "kinference_draining 1",
+            "kinference_config_refusals_total 3",
+            "kinference_access_log_lines_lost_total 12",
+            "kinference_unresolved_host_names 1",
+            r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
+            r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,
+        ] {
+            assert!(lines.contains(&line), "{line} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn tokens_and_times_are_added_over_rules() {
+        let reports = Reports { shards: vec![report(0, "a"), report(1, "b")], stuck: Vec::new() };
+        let page = text(status(), reports).unwrap();
+        let token_lines: Vec<&str> =
+            page.lines().filter(|line| line.starts_with("gen_ai_client_token_usage_total")).collect();
+        assert_eq!(token_lines.len(), 3, "{page}");
+        assert!(token_lines[0].contains(r#"gen_ai_token_type="input""#) && token_lines[0].ends_with(" 20"), "{page}");
+        let below = page
+            .lines()
+            .find(|line| line.starts_with("kinference_ttft_seconds_bucket") && line.contains(r#"le="0.025""#));
+        let within = page
+            .lines()
+            .find(|line| line.starts_with("kinference_ttft_seconds_bucket") && line.contains(r#"le="0.05""#));
+        assert!(below.unwrap().ends_with(" 0") && within.unwrap().ends_with(" 2"), "{page}");
+    }
+
+    #[test]
+    fn every_family_has_help_and_a_type_and_stands_once() {
+        let page = text(status(), Reports::default()).unwrap();
+        let types: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
+        let mut unique = types.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), types.len(), "{page}");
+        assert_eq!(page.lines().filter(|line| line.starts_with("# HELP ")).count(), types.len());
+    }
 }

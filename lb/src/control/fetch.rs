@@ -83,6 +83,11 @@ impl Fetcher {
         Self { origin, kept: None }
     }
 
+    /// Drops the kept connection: the next question makes one.
+    pub(crate) fn disconnect(&mut self) {
+        self.kept = None;
+    }
+
     /// GETs `path`; everything together takes at most `within`. A kept connection that turns out to be closed by
     /// the other side (engines do that after 5 s) is replaced once.
     pub(crate) async fn get(&mut self, path: &str, within: Duration) -> Result<Answer, FetchError> {
@@ -193,7 +198,10 @@ mod tests {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 let head = read_head(&mut stream).await;
                 assert!(head.to_lowercase().contains("authorization: bearer s3cret"), "{head}");
-                stream.write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{body}").as_bytes()).await.unwrap();
+                stream
+                    .write_all(format!("HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\n{body}").as_bytes())
+                    .await
+                    .unwrap();
             }
         });
         assert_eq!(&fetcher.get("/a", LONG).await.unwrap().body[..], b"one");

@@ -172,7 +172,10 @@ impl Health {
             match self.probing {
                 // Only an engine that still answers is let back in.
                 Probing::On => {
-                    self.enter(now_us, State::Down { why: String::from("ejection over, to be probed"), pause: PROBE_DOWN_MIN });
+                    self.enter(
+                        now_us,
+                        State::Down { why: String::from("ejection over, to be probed"), pause: PROBE_DOWN_MIN },
+                    );
                     self.next_probe_us = now_us;
                 }
                 Probing::Off => self.enter(now_us, State::Ready),

@@ -59,7 +59,9 @@ pub(crate) fn parse_url(url: &str) -> Result<StaticEndpoint, String> {
         (Some(v6), _) if v6.parse::<std::net::Ipv6Addr>().is_ok() => Ok(StaticEndpoint { host: v6.to_owned(), port }),
         (Some(_), _) => wrong("not an IPv6 address"),
         (None, "") => wrong("no host"),
-        (None, host) if host.contains(['[', ']', ':']) || host.contains(char::is_whitespace) => wrong("not a host name"),
+        (None, host) if host.contains(['[', ']', ':']) || host.contains(char::is_whitespace) => {
+            wrong("not a host name")
+        }
         (None, host) => Ok(StaticEndpoint { host: host.to_owned(), port }),
     }
 }
@@ -136,12 +138,17 @@ fn tell_once(told: &mut String, server: &StaticEndpoint, why: &str) {
 
 async fn question(server: &StaticEndpoint) -> Result<Vec<Listed>, String> {
     let found = tokio::time::timeout(WITHIN, tokio::net::lookup_host((server.host.as_str(), server.port))).await;
-    let found = found.map_err(|_| String::from("its name does not resolve in time"))?.map_err(|error| error.to_string())?;
+    let found =
+        found.map_err(|_| String::from("its name does not resolve in time"))?.map_err(|error| error.to_string())?;
     let all: Vec<_> = found.collect();
     let address = all.iter().find(|address| address.is_ipv4()).or(all.first()).ok_or("its name has no address")?;
     let origin = Origin { address: *address, host: server.to_string(), credential: None };
     let answer = Fetcher::new(origin).get("/v1/models", WITHIN).await.map_err(|error| error.to_string())?;
-    if answer.status == 200 { models::list(&answer.body) } else { Err(format!("/v1/models answers with status {}", answer.status)) }
+    if answer.status == 200 {
+        models::list(&answer.body)
+    } else {
+        Err(format!("/v1/models answers with status {}", answer.status))
+    }
 }
 
 /// The documents: one worker set for each different list, one pool over all.
@@ -180,24 +187,24 @@ fn documents(servers: &[(&StaticEndpoint, &[Listed])]) -> String {
 }
 
 fn worker_set(first: &Listed, listed: &[Listed], members: &[&StaticEndpoint]) -> Value {
-    let others = |of_base: fn(&Listed) -> bool| listed.iter().filter(move |model| of_base(model) && model.id != first.id);
+    let others =
+        |of_base: fn(&Listed) -> bool| listed.iter().filter(move |model| of_base(model) && model.id != first.id);
     let aliases: Vec<&str> = others(|model| model.parent.is_none()).map(|model| model.id.as_str()).collect();
-    let adapters: Vec<Value> = others(|model| model.parent.is_some()).map(|model| json!({ "name": model.id })).collect();
+    let adapters: Vec<Value> =
+        others(|model| model.parent.is_some()).map(|model| json!({ "name": model.id })).collect();
     let mut model = json!({ "name": first.id, "aliases": aliases });
     if let Some(tokens) = first.max_model_len.filter(|&tokens| tokens > 0) {
         model["contextWindow"] = json!(tokens);
     }
-    let endpoints: Vec<Value> = members.iter().map(|server| json!({ "address": server.host, "port": server.port })).collect();
+    let endpoints: Vec<Value> =
+        members.iter().map(|server| json!({ "address": server.host, "port": server.port })).collect();
     json!({ "model": model, "adapters": adapters, "endpoints": endpoints })
 }
 
 /// A resource name (RFC 1123 label) after a model's: `google/gemma-4-31b-it` gives `google-gemma-4-31b-it`.
 fn resource_name(model: &str, taken: &mut BTreeMap<String, usize>) -> String {
-    let mut name: String = model
-        .chars()
-        .take(50)
-        .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' })
-        .collect();
+    let mut name: String =
+        model.chars().take(50).map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
     name = name.trim_matches('-').to_owned();
     if name.is_empty() {
         name.push_str("model");
@@ -230,7 +237,17 @@ mod tests {
         ] {
             assert_eq!(parse_url(url), Ok(endpoint(host, port)), "{url}");
         }
-        for url in ["", "10.0.0.5:8000", "https://a", "http://", "http://a:0", "http://a:x", "http://a/b", "http://u@a", "http://::1"] {
+        for url in [
+            "",
+            "10.0.0.5:8000",
+            "https://a",
+            "http://",
+            "http://a:0",
+            "http://a:x",
+            "http://a/b",
+            "http://u@a",
+            "http://::1",
+        ] {
             let error = parse_url(url).unwrap_err();
             assert!(error.contains("expected http://HOST:PORT"), "{url}: {error}");
         }
@@ -246,9 +263,15 @@ mod tests {
             text.split("---\n").filter(|d| !d.is_empty()).map(|d| serde_json::from_str(d).unwrap()).collect();
         assert_eq!(documents.len(), 3);
         assert_eq!(documents[0]["metadata"]["name"], "google-gemma");
-        assert_eq!(documents[0]["spec"]["model"], json!({"name": "google/Gemma", "aliases": ["gemma"], "contextWindow": 4096}));
+        assert_eq!(
+            documents[0]["spec"]["model"],
+            json!({"name": "google/Gemma", "aliases": ["gemma"], "contextWindow": 4096})
+        );
         assert_eq!(documents[0]["spec"]["adapters"], json!([{"name": "sql"}]));
-        assert_eq!(documents[0]["spec"]["endpoints"], json!([{"address": "a", "port": 1}, {"address": "b", "port": 2}]));
+        assert_eq!(
+            documents[0]["spec"]["endpoints"],
+            json!([{"address": "a", "port": 1}, {"address": "b", "port": 2}])
+        );
         assert_eq!(documents[1]["metadata"]["name"], "google-gemma-2");
         assert_eq!(documents[2]["spec"]["destinations"].as_array().unwrap().len(), 2);
     }

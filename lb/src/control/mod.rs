@@ -32,11 +32,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use access_log::AccessLog;
 pub(crate) use access_log::Target;
+use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
-use access_log::AccessLog;
-use endpoints::Endpoints;
 use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
@@ -154,7 +154,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
-            Some(message) = from_shards.recv() => control.from_shard(message),
+            Some(message) = from_shards.recv() => control.heard(message),
             Some(event) = snapshots.recv() => control.source(event),
             Some(found) = resolved.recv() => {
                 if control.resolver.take(found) {
@@ -179,7 +179,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     };
     // Lines of the last requests may have come behind the last message that was looked at.
     while let Ok(message) = from_shards.try_recv() {
-        control.from_shard(message);
+        control.heard(message);
     }
     control.access_log.flush(FLUSH_WITHIN);
     Ok(ended)
@@ -190,7 +190,10 @@ fn taggers(snapshot: &config::Snapshot) -> Vec<Tagger> {
     let of_pool = |pool: &config::snapshot::Pool| {
         let (tagger, problem) = Tagger::for_pool(snapshot, pool);
         if let Some(why) = problem {
-            journal::error("a classifier does not compile; every prompt counts as unread", &[("pool", &pool.id), ("why", &why)]);
+            journal::error(
+                "a classifier does not compile; every prompt counts as unread",
+                &[("pool", &pool.id), ("why", &why)],
+            );
         }
         tagger
     };
@@ -211,10 +214,7 @@ struct Signals {
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     /// SIGTERM or SIGINT.
@@ -228,9 +228,11 @@ impl Signals {
 }
 
 impl Control {
-    fn from_shard(&mut self, message: FromShard) {
+    fn heard(&mut self, message: FromShard) {
         match message {
-            FromShard::Failed { endpoint, incarnation, failure } => self.endpoints.failed(endpoint, incarnation, failure),
+            FromShard::Failed { endpoint, incarnation, failure } => {
+                self.endpoints.failed(endpoint, incarnation, failure);
+            }
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::Drained => self.drained += 1,
         }
@@ -317,10 +319,7 @@ impl Control {
     }
 
     fn drain(&mut self) {
-        journal::info(
-            "draining; a second signal ends at once",
-            &[("drain_timeout_s", &self.drain_timeout.as_secs())],
-        );
+        journal::info("draining; a second signal ends at once", &[("drain_timeout_s", &self.drain_timeout.as_secs())]);
         self.phase = Phase::Draining;
         self.drain_until = Some(Instant::now() + self.drain_timeout);
         for (index, shard) in self.shards.iter().enumerate() {

@@ -21,7 +21,8 @@ pub(crate) fn list(body: &[u8]) -> Result<Vec<Listed>, String> {
     struct Models {
         data: Vec<Listed>,
     }
-    let models: Models = serde_json::from_slice(body).map_err(|error| format!("/v1/models is not a list of models: {error}"))?;
+    let models: Models =
+        serde_json::from_slice(body).map_err(|error| format!("/v1/models is not a list of models: {error}"))?;
     Ok(models.data)
 }
 

@@ -64,10 +64,14 @@ impl Registry {
     /// The plan of a snapshot with its names resolved as in `addresses`; but for the classifiers, which are not its business.
     pub(crate) fn plan(&mut self, now_us: u64, snapshot: Arc<Snapshot>, addresses: &Addresses) -> Planned {
         let sets: Vec<Vec<Wanted>> = snapshot.worker_sets.iter().map(|set| of_worker_set(set, addresses)).collect();
-        let providers: Vec<Option<Wanted>> =
-            snapshot.providers.iter().map(|provider| of_provider(provider, self.address_in_use(provider), addresses)).collect();
+        let providers: Vec<Option<Wanted>> = snapshot
+            .providers
+            .iter()
+            .map(|provider| of_provider(provider, self.address_in_use(provider), addresses))
+            .collect();
 
-        let wanted: HashSet<&Identity> = sets.iter().flatten().chain(providers.iter().flatten()).map(|w| &w.identity).collect();
+        let wanted: HashSet<&Identity> =
+            sets.iter().flatten().chain(providers.iter().flatten()).map(|w| &w.identity).collect();
         for slot in &mut self.slots {
             if let Slot::Used { identity, .. } = slot
                 && !wanted.contains(identity)
@@ -133,7 +137,8 @@ impl Registry {
             self.slots.push(Slot::Resting { until_us: now_us });
             return Some(self.slots.len() - 1);
         }
-        let longest = self.slots.iter().enumerate().filter_map(|(index, slot)| resting(slot).map(|until| (until, index))).min();
+        let longest =
+            self.slots.iter().enumerate().filter_map(|(index, slot)| resting(slot).map(|until| (until, index))).min();
         longest.map(|(_, index)| index)
     }
 
@@ -331,7 +336,9 @@ mod tests {
     }
 
     fn snapshot(sets: Vec<WorkerSet>) -> Arc<Snapshot> {
-        Arc::new(Snapshot { worker_sets: sets, ..Snapshot::default() })
+        let mut snapshot = Snapshot::default();
+        snapshot.worker_sets = sets;
+        Arc::new(snapshot)
     }
 
     fn names(plan: &Plan) -> Vec<Option<(&str, u64)>> {

@@ -74,7 +74,9 @@ mod tests {
         };
         let threads = [answer(mailbox, 0), answer(mailbox2, 2)];
         let reports = Reports::collect(&[answering, silent, other]).await;
-        threads.map(|thread| thread.join().unwrap());
+        for thread in threads {
+            thread.join().unwrap();
+        }
         assert_eq!(reports.stuck, [1]);
         assert_eq!(reports.totals().retries, 4);
     }

@@ -120,7 +120,8 @@ async fn look_up_again_and_again(host: String, answers: mpsc::Sender<Found>) {
 /// The addresses of a name, sorted: resolvers shuffle them.
 async fn look_up(host: &str) -> Result<Vec<IpAddr>, String> {
     let found = timeout(WITHIN, tokio::net::lookup_host((host, 0))).await;
-    let found = found.map_err(|_| format!("no answer within {} s", WITHIN.as_secs()))?.map_err(|error| error.to_string())?;
+    let found =
+        found.map_err(|_| format!("no answer within {} s", WITHIN.as_secs()))?.map_err(|error| error.to_string())?;
     let mut addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
     addresses.sort_unstable();
     addresses.dedup();

@@ -44,7 +44,8 @@ pub(crate) fn read(text: &[u8]) -> Page {
     let mut page = Page::default();
     let mut kv_usages = 0_u32;
     for line in text.split(|&byte| byte == b'\n') {
-        let Some(rest) = [&b"vllm:"[..], b"sglang:", b"process_start_time_seconds"].iter().find_map(|p| after(line, p)) else {
+        let Some(rest) = [&b"vllm:"[..], b"sglang:", b"process_start_time_seconds"].iter().find_map(|p| after(line, p))
+        else {
             continue;
         };
         let Some((name, labels, value)) = sample(line, line.len() - rest.len()) else { continue };

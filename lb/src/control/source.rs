@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use config::{Snapshot, SourceFile};
 use config::snapshot::StaticEndpoint;
 use config::source::WatchSettings;
+use config::{Snapshot, SourceFile};
 use policy::Diagnostic;
 use tokio::sync::mpsc;
 

@@ -86,7 +86,8 @@ impl Watch {
     pub(crate) fn start(spec: &Arc<EndpointSpec>, orders: Option<Orders>, sightings: &mpsc::Sender<Sighting>) -> Self {
         let (failures, failed) = mpsc::channel(FAILURES_MAX);
         let reporter = Reporter { spec: spec.clone(), sightings: sightings.clone() };
-        let origin = Origin { address: spec.address, host: spec.host_header.clone(), credential: spec.credential.clone() };
+        let origin =
+            Origin { address: spec.address, host: spec.host_header.clone(), credential: spec.credential.clone() };
         let succeeded = Arc::new(Succeeded::default());
         let mut tasks = Vec::with_capacity(2);
         if let Some(orders) = &orders {
@@ -105,6 +106,7 @@ impl Watch {
             models: orders.map(|orders| orders.models.into()).unwrap_or_default(),
             succeeded,
             told: None,
+            connect_failed: false,
         };
         tasks.push(tokio::spawn(prober.run(Fetcher::new(origin), failed)));
         Self { failures, tasks }
@@ -168,6 +170,9 @@ struct Prober {
     models: Arc<[String]>,
     succeeded: Arc<Succeeded>,
     told: Option<Verdict>,
+    /// A request found no connection: the next probe makes one too. An engine that is shutting down may go on
+    /// answering on those it has.
+    connect_failed: bool,
 }
 
 impl Prober {
@@ -189,6 +194,9 @@ impl Prober {
                 continue;
             };
             self.health.probe_begins();
+            if std::mem::take(&mut self.connect_failed) {
+                fetcher.disconnect();
+            }
             let models = self.models.clone();
             let seen = {
                 let probe = probe(&mut fetcher, &models);
@@ -211,6 +219,7 @@ impl Prober {
     }
 
     fn failed(&mut self, failure: Failure) {
+        self.connect_failed |= failure == Failure::Connect;
         self.health.failed(clock_us(), failure, self.succeeded.total());
     }
 
