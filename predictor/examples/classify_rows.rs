@@ -69,10 +69,19 @@ fn measure(scanner: &Scanner, rows: &[serde_json::Value], verbose: bool) {
                 cell[1] += 1;
             }
             if !hit && verbose {
-                println!("MISSED {} {name} {tier} {} at {start}..{end}, hits {:?}", row["id"], row["style"], findings.hits());
+                println!(
+                    "MISSED {} {name} {tier} {} at {start}..{end}, hits {:?}",
+                    row["id"],
+                    row["style"],
+                    findings.hits()
+                );
             }
         }
-        for hit in findings.hits().iter().filter(|hit| !labels.is_empty() && !labels.iter().any(|label| label["kind"] == hit.kind.name())) {
+        for hit in findings
+            .hits()
+            .iter()
+            .filter(|hit| !labels.is_empty() && !labels.iter().any(|label| label["kind"] == hit.kind.name()))
+        {
             extra += 1;
             if verbose {
                 println!("EXTRA {} {} {:?}", row["id"], row["style"], hit);
@@ -88,8 +97,11 @@ fn measure(scanner: &Scanner, rows: &[serde_json::Value], verbose: bool) {
 /// Scan rate over all rows joined, and over a table of digits.
 fn rate(scanner: &Scanner, rows: &[serde_json::Value]) {
     let joined: String = rows.iter().map(|row| format!("{}\n", piece(row).text)).collect();
-    let table: String = (0..40_000u64).map(|row| format!("{} {} {}\n", row * 7_919 % 1_000_000, row * 104_729 % 10_000_000_000, row * 31 % 997)).collect();
-    let prose = "The committee met again in the autumn to read what the others had written about the harbour. ".repeat(8_000);
+    let table: String = (0..40_000u64)
+        .map(|row| format!("{} {} {}\n", row * 7_919 % 1_000_000, row * 104_729 % 10_000_000_000, row * 31 % 997))
+        .collect();
+    let prose =
+        "The committee met again in the autumn to read what the others had written about the harbour. ".repeat(8_000);
     let mut scratch = Scratch::default();
     for (name, text) in [("rows", &joined), ("digits", &table), ("prose", &prose)] {
         // The least of several tries per block: another program on the core spoils a block, not the whole.
@@ -115,7 +127,12 @@ fn blocks(text: &str) -> impl Iterator<Item = &str> {
         if rest.is_empty() {
             return None;
         }
-        let cut = rest.bytes().enumerate().skip(32 * 1024).find(|(_, byte)| *byte == b'\n' || *byte == b' ').map_or(rest.len(), |(at, _)| at + 1);
+        let cut = rest
+            .bytes()
+            .enumerate()
+            .skip(32 * 1024)
+            .find(|(_, byte)| *byte == b'\n' || *byte == b' ')
+            .map_or(rest.len(), |(at, _)| at + 1);
         let (block, tail) = rest.split_at(cut);
         rest = tail;
         Some(block)

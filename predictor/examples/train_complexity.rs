@@ -89,7 +89,11 @@ fn read(text: &str) -> Result<Vec<Row>, serde_json::Error> {
         .map(|line| {
             let row: serde_json::Value = serde_json::from_str(line)?;
             let field = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
-            Ok(Row { example: reader.read(&field("text")), high: f32::from(u8::from(field("label") == "high")), source: field("source") })
+            Ok(Row {
+                example: reader.read(&field("text")),
+                high: f32::from(u8::from(field("label") == "high")),
+                source: field("source"),
+            })
         })
         .collect()
 }
@@ -109,12 +113,20 @@ fn train(rows: &[&Row]) -> Result<Model, Box<dyn std::error::Error>> {
         }
         for &index in &order {
             let row = rows[index];
-            let values: Vec<f32> = row.example.plain.iter().enumerate().map(|(at, value)| standard(*value, mean[at], deviation[at])).collect();
+            let values: Vec<f32> = row
+                .example
+                .plain
+                .iter()
+                .enumerate()
+                .map(|(at, value)| standard(*value, mean[at], deviation[at]))
+                .collect();
             let scale = 1.0 / (row.example.grams.len().max(1) as f32).sqrt();
             let without = random.unit() < WITHOUT_GRAMS;
             let plain_sum: f32 = values.iter().zip(&weights.plain).map(|(value, weight)| value * weight).sum();
-            let gram_sum: f32 = if without { 0.0 } else { row.example.grams.iter().map(|gram| weights.grams[*gram as usize]).sum() };
-            let error = (logistic(weights.bias + plain_sum + scale * gram_sum) - row.high) * weight_of[row.source.as_str()];
+            let gram_sum: f32 =
+                if without { 0.0 } else { row.example.grams.iter().map(|gram| weights.grams[*gram as usize]).sum() };
+            let error =
+                (logistic(weights.bias + plain_sum + scale * gram_sum) - row.high) * weight_of[row.source.as_str()];
             weights.bias -= RATE_PLAIN * error;
             for (at, value) in values.iter().enumerate() {
                 let gradient = error * value + DECAY_PLAIN * weights.plain[at];
@@ -137,9 +149,12 @@ fn train(rows: &[&Row]) -> Result<Model, Box<dyn std::error::Error>> {
 fn standardisation(rows: &[&Row]) -> (Vec<f32>, Vec<f32>) {
     let (plain, _) = Reader::DIMENSIONS;
     let count = rows.len().max(1) as f32;
-    let mean: Vec<f32> = (0..plain).map(|at| rows.iter().map(|row| row.example.plain[at]).sum::<f32>() / count).collect();
+    let mean: Vec<f32> =
+        (0..plain).map(|at| rows.iter().map(|row| row.example.plain[at]).sum::<f32>() / count).collect();
     let deviation = (0..plain)
-        .map(|at| (rows.iter().map(|row| (row.example.plain[at] - mean[at]).powi(2)).sum::<f32>() / count).sqrt().max(0.05))
+        .map(|at| {
+            (rows.iter().map(|row| (row.example.plain[at] - mean[at]).powi(2)).sum::<f32>() / count).sqrt().max(0.05)
+        })
         .collect();
     (mean, deviation)
 }
@@ -151,7 +166,8 @@ fn weights_of_sources<'a>(rows: &[&'a Row]) -> BTreeMap<&'a str, f32> {
         let entry = counts.entry(&row.source).or_insert((0.0, row.high));
         entry.0 += 1.0;
     }
-    let total = |label: f32| counts.values().filter(|(_, high)| *high == label).map(|(count, _)| count.sqrt()).sum::<f32>();
+    let total =
+        |label: f32| counts.values().filter(|(_, high)| *high == label).map(|(count, _)| count.sqrt()).sum::<f32>();
     let totals = [total(0.0), total(1.0)];
     let half = rows.len() as f32 / 2.0;
     counts.iter().map(|(source, (count, high))| (*source, half / totals[*high as usize] / count.sqrt())).collect()
@@ -196,17 +212,27 @@ fn share(scores: &[f32], holds: impl Fn(f32) -> bool) -> f64 {
 
 /// The largest threshold below which at most `most` of the pooled rows and `worst` of each source lie.
 fn low_threshold(by_source: &BTreeMap<&str, (f32, Vec<f32>)>, most: f64, worst: f64) -> f32 {
-    let pooled: Vec<f32> = by_source.values().filter(|(high, _)| *high > 0.5).flat_map(|(_, scores)| scores.iter().copied()).collect();
+    let pooled: Vec<f32> =
+        by_source.values().filter(|(high, _)| *high > 0.5).flat_map(|(_, scores)| scores.iter().copied()).collect();
     let fits = |threshold: f32| {
         share(&pooled, |score| score < threshold) <= most
-            && by_source.values().filter(|(high, _)| *high > 0.5).all(|(_, scores)| share(scores, |score| score < threshold) <= worst)
+            && by_source
+                .values()
+                .filter(|(high, _)| *high > 0.5)
+                .all(|(_, scores)| share(scores, |score| score < threshold) <= worst)
     };
     (1..1000).map(|step| step as f32 / 1000.0).take_while(|threshold| fits(*threshold)).last().unwrap_or(0.0)
 }
 
 fn high_threshold(by_source: &BTreeMap<&str, (f32, Vec<f32>)>, most: f64) -> f32 {
-    let pooled: Vec<f32> = by_source.values().filter(|(high, _)| *high < 0.5).flat_map(|(_, scores)| scores.iter().copied()).collect();
-    (1..1000).rev().map(|step| step as f32 / 1000.0).take_while(|threshold| share(&pooled, |score| score > *threshold) <= most).last().unwrap_or(1.0)
+    let pooled: Vec<f32> =
+        by_source.values().filter(|(high, _)| *high < 0.5).flat_map(|(_, scores)| scores.iter().copied()).collect();
+    (1..1000)
+        .rev()
+        .map(|step| step as f32 / 1000.0)
+        .take_while(|threshold| share(&pooled, |score| score > *threshold) <= most)
+        .last()
+        .unwrap_or(1.0)
 }
 
 fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
@@ -221,13 +247,19 @@ fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
     let high = high_threshold(&by_source, 0.05);
     let lows: Vec<f32> = unseen.iter().filter(|(_, label)| *label < 0.5).map(|(score, _)| *score).collect();
     let highs: Vec<f32> = unseen.iter().filter(|(_, label)| *label > 0.5).map(|(score, _)| *score).collect();
-    let mut text = String::from("# Training report of the complexity model\n\nWritten by `examples/train_complexity.rs`; do not edit.\n");
+    let mut text = String::from(
+        "# Training report of the complexity model\n\nWritten by `examples/train_complexity.rs`; do not edit.\n",
+    );
     text.push_str("Each row is scored by a model trained without the row's source, unless said otherwise. Scores only: the rules that keep code,\nmathematics, tools and unknown languages from being low come on top.\n\n");
     let _ = writeln!(text, "| what | value |\n|---|---|");
     let _ = writeln!(text, "| rows | {} |", rows.len());
     let _ = writeln!(text, "| AUC, source unseen | {:.4} |", auc(&unseen));
     let _ = writeln!(text, "| AUC, rows seen in training (flatters) | {:.4} |", auc(&seen));
-    let _ = writeln!(text, "| low found when 5 % of high is below the threshold ({five:.3}) | {:.3} |", share(&lows, |score| score < five));
+    let _ = writeln!(
+        text,
+        "| low found when 5 % of high is below the threshold ({five:.3}) | {:.3} |",
+        share(&lows, |score| score < five)
+    );
     let _ = writeln!(text, "| threshold `low` (4 % of all high, 10 % of any source) | {low:.3} |");
     let _ = writeln!(text, "| low found below it | {:.3} |", share(&lows, |score| score < low));
     let _ = writeln!(text, "| high below it | {:.3} |", share(&highs, |score| score < low));

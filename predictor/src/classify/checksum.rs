@@ -188,8 +188,7 @@ pub(super) fn ch_ahv(text: &[u8]) -> bool {
 
 /// Korean RRN: date, century digit; the check digit held until October 2020, so the caller says how sure it must be.
 pub(super) fn kr_rrn(text: &[u8]) -> bool {
-    kr_rrn_shape(text)
-        && (11 - weighted(text, &[2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5]) % 11) % 10 == digit(text, 12)
+    kr_rrn_shape(text) && (11 - weighted(text, &[2, 3, 4, 5, 6, 7, 8, 9, 2, 3, 4, 5]) % 11) % 10 == digit(text, 12)
 }
 
 /// Korean RRN without its check digit, which numbers given since October 2020 do not have.
@@ -397,7 +396,10 @@ pub(super) fn card_range(text: &[u8]) -> bool {
     let union_pay = (16..=19).contains(&len) && matches!(two, 62 | 81 | 82);
     // 12 digits are the shortest in use, so only the ranges Maestro still has: others collide with account numbers.
     let maestro = (12..=19).contains(&len)
-        && matches!(four, 604 | 5018 | 5020 | 5038 | 5893 | 6304 | 6759 | 6761 | 6762 | 6763 | 6390 | 6799 | 6706 | 6709 | 6771);
+        && matches!(
+            four,
+            604 | 5018 | 5020 | 5038 | 5893 | 6304 | 6759 | 6761 | 6762 | 6763 | 6390 | 6799 | 6706 | 6709 | 6771
+        );
     let maestro_wide = (16..=19).contains(&len) && matches!(two, 50 | 56..=58 | 60 | 63 | 67);
     let mir = (16..=19).contains(&len) && matches!(four, 2200..=2204);
     let troy = len == 16 && four == 9792;

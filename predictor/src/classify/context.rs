@@ -4,7 +4,8 @@
 //! column, when its line belongs to a table; or by a supported neighbour of the same kind with nothing but separators between (lists).
 //! The words of a slice are found once, when the first candidate asks, so a text of digits alone costs one pass, not one per number.
 
-use aho_corasick::{AhoCorasick, AhoCorasickKind};
+use aho_corasick::automaton::Automaton;
+use aho_corasick::{Anchored, dfa};
 
 use super::kind::Kind;
 use super::words::{Ending, TABLE};
@@ -19,12 +20,23 @@ const CHAIN_BYTES: usize = 40;
 const COLUMNS_MAX: usize = 32;
 /// Bytes of one heading that are read.
 const HEADING_BYTES_MAX: usize = 96;
+/// What separates the columns of a table, the least ambiguous first.
 const DELIMITERS: [u8; 4] = [b'|', b'\t', b';', b','];
+/// For each byte its index in [`DELIMITERS`], or their number.
+const DELIMITER_OF: [u8; 256] = {
+    let mut table = [DELIMITERS.len() as u8; 256];
+    let mut at = 0;
+    while at < DELIMITERS.len() {
+        table[DELIMITERS[at] as usize] = at as u8;
+        at += 1;
+    }
+    table
+};
 
 /// The compiled word table.
 #[derive(Debug)]
 pub(super) struct Words {
-    automaton: AhoCorasick,
+    automaton: dfa::DFA,
     rows: Vec<(u64, Ending)>,
 }
 
@@ -39,7 +51,7 @@ impl Words {
                 rows.extend(words.iter().map(|_| (mask, *ending)));
             }
         }
-        let automaton = AhoCorasick::builder().ascii_case_insensitive(true).kind(Some(AhoCorasickKind::DFA)).build(texts)?;
+        let automaton = dfa::Builder::new().ascii_case_insensitive(true).prefilter(false).build(texts)?;
         Ok(Words { automaton, rows })
     }
 }
@@ -48,7 +60,9 @@ impl Words {
 fn begins(text: &[u8], start: usize) -> bool {
     let Some(before) = start.checked_sub(1).and_then(|at| text.get(at)) else { return true };
     let first = text[start];
-    !before.is_ascii_alphabetic() || !first.is_ascii_alphabetic() || (before.is_ascii_lowercase() && first.is_ascii_uppercase())
+    !before.is_ascii_alphabetic()
+        || !first.is_ascii_alphabetic()
+        || (before.is_ascii_lowercase() && first.is_ascii_uppercase())
 }
 
 /// Whether a word of Latin letters ends at `end`: at a non-letter, at a new capital, or before a word for "number".
@@ -56,7 +70,10 @@ fn ends(text: &[u8], start: usize, end: usize) -> bool {
     let rest = &text[end..];
     let Some(next) = rest.first() else { return true };
     let last = text[end - 1];
-    if !next.is_ascii_alphabetic() || !last.is_ascii_alphabetic() || (last.is_ascii_lowercase() && next.is_ascii_uppercase()) {
+    if !next.is_ascii_alphabetic()
+        || !last.is_ascii_alphabetic()
+        || (last.is_ascii_lowercase() && next.is_ascii_uppercase())
+    {
         return true;
     }
     let all_capitals = text[start..end].iter().all(|byte| !byte.is_ascii_lowercase());
@@ -137,9 +154,17 @@ impl Context {
     }
 
     /// The words of the slice that support a kind in `kinds`, as (start, end).
-    pub(super) fn words_of(&mut self, words: &Words, text: &[u8], kinds: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub(super) fn words_of(
+        &mut self,
+        words: &Words,
+        text: &[u8],
+        kinds: u64,
+    ) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.prepare(words, text);
-        self.words.iter().filter(move |word| word.kinds & kinds != 0).map(|word| (word.start as usize, word.end as usize))
+        self.words
+            .iter()
+            .filter(move |word| word.kinds & kinds != 0)
+            .map(|word| (word.start as usize, word.end as usize))
     }
 
     /// The kinds that words near `start..end` support.
@@ -206,17 +231,36 @@ impl Context {
         self.ready = true;
         self.work += text.len() as u64;
         self.words.clear();
-        for found in words.automaton.find_overlapping_iter(text) {
-            self.work += 1;
-            let (kinds, ending) = words.rows[found.pattern().as_usize()];
-            let (start, end) = (found.start(), found.end());
-            if begins(text, start) && (ending == Ending::Open || ends(text, start, end)) {
-                self.words.push(WordAt { start: start as u32, end: end as u32, kinds });
+        self.find_words(words, text);
+        self.words.sort_unstable_by_key(|word| word.start);
+        self.present = self
+            .words
+            .iter()
+            .map(|word| word.kinds)
+            .chain(self.carry.columns)
+            .fold(self.outer, |all, kinds| all | kinds);
+        self.find_lines(text);
+    }
+
+    /// Walks the automaton by hand: every word ends where its state is, so one pass gives all words, overlapping ones too.
+    fn find_words(&mut self, words: &Words, text: &[u8]) {
+        let automaton = &words.automaton;
+        let Ok(mut state) = automaton.start_state(Anchored::No) else { return };
+        for (at, byte) in text.iter().enumerate() {
+            state = automaton.next_state(Anchored::No, state, *byte);
+            if !automaton.is_special(state) || !automaton.is_match(state) {
+                continue;
+            }
+            for index in 0..automaton.match_len(state) {
+                self.work += 1;
+                let pattern = automaton.match_pattern(state, index);
+                let (end, start) = (at + 1, at + 1 - automaton.pattern_len(pattern));
+                let (kinds, ending) = words.rows[pattern.as_usize()];
+                if begins(text, start) && (ending == Ending::Open || ends(text, start, end)) {
+                    self.words.push(WordAt { start: start as u32, end: end as u32, kinds });
+                }
             }
         }
-        self.words.sort_unstable_by_key(|word| word.start);
-        self.present = self.words.iter().map(|word| word.kinds).chain(self.carry.columns).fold(self.outer, |all, kinds| all | kinds);
-        self.find_lines(text);
     }
 
     fn find_lines(&mut self, text: &[u8]) {
@@ -227,7 +271,8 @@ impl Context {
             let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |at| start + at);
             let mut counts = [0u32; 4];
             for (at, byte) in text[start..end].iter().enumerate() {
-                if let Some(which) = DELIMITERS.iter().position(|delimiter| delimiter == byte) {
+                let which = DELIMITER_OF[*byte as usize] as usize;
+                if which < DELIMITERS.len() {
                     counts[which] += 1;
                     self.delimiters[which].push((start + at) as u32);
                 }
@@ -244,9 +289,18 @@ impl Context {
         let delimiters = delimiter.map_or(0, |which| counts[which as usize]);
         let index = self.lines.len() as u32;
         let head = match self.lines.last() {
-            Some(last) if delimiter.is_some() && last.delimiter == delimiter && last.delimiters == delimiters => last.head,
+            Some(last) if delimiter.is_some() && last.delimiter == delimiter && last.delimiters == delimiters => {
+                last.head
+            }
             // The first line of a later slice is cut, so only its successor shows whether the table goes on.
-            Some(last) if last.head == CARRIED && self.lines.len() == 1 && delimiter == self.carry.delimiter && delimiters == self.carry.delimiters => CARRIED,
+            Some(last)
+                if last.head == CARRIED
+                    && self.lines.len() == 1
+                    && delimiter == self.carry.delimiter
+                    && delimiters == self.carry.delimiters =>
+            {
+                CARRIED
+            }
             None if self.carry.delimiter.is_some() => CARRIED,
             Some(_) | None => index,
         };
@@ -280,11 +334,22 @@ impl Context {
         let line_start = self.lines[head].start as usize;
         let places = &self.delimiters[which];
         let first = places.partition_point(|place| (*place as usize) < line_start);
-        let start = if column == 0 { line_start } else { places.get(first + column - 1).map_or(line_start, |place| *place as usize) };
+        let start = if column == 0 {
+            line_start
+        } else {
+            places.get(first + column - 1).map_or(line_start, |place| *place as usize)
+        };
         let line_end = self.lines.get(head + 1).map_or(usize::MAX, |next| next.start as usize);
-        let end = places.get(first + column).map_or(line_end, |place| *place as usize).min(line_end).min(start + HEADING_BYTES_MAX);
+        let end = places
+            .get(first + column)
+            .map_or(line_end, |place| *place as usize)
+            .min(line_end)
+            .min(start + HEADING_BYTES_MAX);
         let from = self.words.partition_point(|word| (word.start as usize) < start);
-        self.words[from..].iter().take_while(|word| (word.start as usize) < end).fold(0, |kinds, word| kinds | word.kinds)
+        self.words[from..]
+            .iter()
+            .take_while(|word| (word.start as usize) < end)
+            .fold(0, |kinds, word| kinds | word.kinds)
     }
 
     /// Keeps what the slice that begins at `next` must know: the headings of the table around it, and the kinds just supported.

@@ -4,7 +4,8 @@ use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use regex_automata::{Input, meta};
 
 use super::spec::{
-    Boundary, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, PATTERN_BYTES_MAX, PATTERNS_MAX, Quorum, RegexSpec, Scopes, SpecError,
+    Boundary, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, PATTERN_BYTES_MAX, PATTERNS_MAX, Quorum, RegexSpec,
+    Scopes, SpecError,
 };
 use super::tag::Tag;
 
@@ -48,7 +49,11 @@ impl Keywords {
         }
         for (at, word) in spec.words.iter().enumerate() {
             if word.is_empty() || word.len() > KEYWORD_BYTES_MAX {
-                return Err(SpecError::new(index, format!("words[{at}]"), format!("must be 1 to {KEYWORD_BYTES_MAX} bytes")));
+                return Err(SpecError::new(
+                    index,
+                    format!("words[{at}]"),
+                    format!("must be 1 to {KEYWORD_BYTES_MAX} bytes"),
+                ));
             }
         }
         if spec.quorum == Quorum::Any(0) {
@@ -59,7 +64,14 @@ impl Keywords {
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(&spec.words)
             .map_err(|error| SpecError::new(index, "words", error.to_string()))?;
-        Ok(Keywords { automaton, tag, words: spec.words.len(), quorum: spec.quorum, boundary: spec.boundary, scopes: spec.scopes })
+        Ok(Keywords {
+            automaton,
+            tag,
+            words: spec.words.len(),
+            quorum: spec.quorum,
+            boundary: spec.boundary,
+            scopes: spec.scopes,
+        })
     }
 
     pub(super) fn start(&self, state: &mut KeywordState) {
@@ -96,7 +108,9 @@ impl Keywords {
             Boundary::Anywhere => true,
             Boundary::Word => {
                 let before = from.checked_sub(1).and_then(|at| text.get(at));
-                !(letter(before) && letter(text.get(from))) && !(letter(text.get(to)) && letter(text.get(to - 1)))
+                let cut_left = letter(before) && letter(text.get(from));
+                let cut_right = letter(text.get(to)) && letter(text.get(to - 1));
+                !cut_left && !cut_right
             }
         }
     }
@@ -122,15 +136,22 @@ impl Patterns {
         if spec.patterns.is_empty() || spec.patterns.len() > PATTERNS_MAX {
             return Err(SpecError::new(index, "patterns", format!("must be 1 to {PATTERNS_MAX} patterns")));
         }
-        if let Some(at) = spec.patterns.iter().position(|pattern| pattern.is_empty() || pattern.len() > PATTERN_BYTES_MAX) {
-            return Err(SpecError::new(index, format!("patterns[{at}]"), format!("must be 1 to {PATTERN_BYTES_MAX} bytes")));
+        if let Some(at) =
+            spec.patterns.iter().position(|pattern| pattern.is_empty() || pattern.len() > PATTERN_BYTES_MAX)
+        {
+            return Err(SpecError::new(
+                index,
+                format!("patterns[{at}]"),
+                format!("must be 1 to {PATTERN_BYTES_MAX} bytes"),
+            ));
         }
         let config = meta::Config::new()
             .nfa_size_limit(Some(PATTERN_PROGRAM_BYTES_MAX))
             .onepass_size_limit(Some(PATTERN_PROGRAM_BYTES_MAX))
             .hybrid_cache_capacity(PATTERN_CACHE_BYTES_MAX);
         let regex = meta::Builder::new().configure(config).build_many(&spec.patterns).map_err(|error| {
-            let field = error.pattern().map_or_else(|| "patterns".to_owned(), |at| format!("patterns[{}]", at.as_usize()));
+            let field =
+                error.pattern().map_or_else(|| "patterns".to_owned(), |at| format!("patterns[{}]", at.as_usize()));
             let reason = error.syntax_error().map_or_else(|| error.to_string(), ToString::to_string);
             SpecError::new(index, field, reason)
         })?;

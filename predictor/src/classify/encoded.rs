@@ -20,24 +20,39 @@ const fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
+/// Which bytes are base64 characters.
+const IS_SEXTET: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = sextet(byte as u8).is_some();
+        byte += 1;
+    }
+    table
+};
+
+fn is_sextet(byte: u8) -> bool {
+    IS_SEXTET[byte as usize]
+}
+
 /// The next token at or behind `from`, as offsets, and where to go on.
 pub(super) fn next_token(text: &[u8], from: usize) -> Option<(usize, usize)> {
     let mut at = from;
     while at < text.len() {
-        if sextet(text[at]).is_none() {
+        if !is_sextet(text[at]) {
             at += 1;
             continue;
         }
         let start = at;
         let mut line = at;
         loop {
-            while at < text.len() && sextet(text[at]).is_some() {
+            while at < text.len() && is_sextet(text[at]) {
                 at += 1;
             }
             let wrapped = at - line >= LINE_BYTES_MIN
                 && (at - line).is_multiple_of(4)
                 && text.get(at) == Some(&b'\n')
-                && text.get(at + 1).is_some_and(|byte| sextet(*byte).is_some());
+                && text.get(at + 1).is_some_and(|byte| is_sextet(*byte));
             if !wrapped {
                 break;
             }
@@ -103,7 +118,9 @@ fn readable(bytes: &[u8]) -> bool {
         Err(_) => return false,
     };
     let ascii = bytes.iter().filter(|byte| byte.is_ascii()).count();
-    valid > 0 && ascii * 2 >= bytes.len() && bytes.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f || matches!(byte, b'\n' | b'\r' | b'\t'))
+    valid > 0
+        && ascii * 2 >= bytes.len()
+        && bytes.iter().all(|byte| *byte >= 0x20 && *byte != 0x7f || matches!(byte, b'\n' | b'\r' | b'\t'))
 }
 
 #[cfg(test)]

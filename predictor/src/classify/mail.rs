@@ -12,7 +12,8 @@ const DOMAIN_BYTES_MAX: usize = 253;
 const DISGUISE_BYTES: usize = 96;
 
 const fn in_local(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-' | b'\'' | b'&' | b'~' | b'!' | b'$' | b'*' | b'?' | b'^')
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'.' | b'_' | b'%' | b'+' | b'-' | b'\'' | b'&' | b'~' | b'!' | b'$' | b'*' | b'?' | b'^')
 }
 
 const fn in_domain(byte: u8) -> bool {
@@ -21,12 +22,76 @@ const fn in_domain(byte: u8) -> bool {
 
 /// Endings of file and unit names that look like a top-level domain.
 const FILE_ENDINGS: &[&[u8]] = &[
-    b"png", b"jpg", b"jpeg", b"gif", b"svg", b"webp", b"ico", b"bmp", b"pdf", b"js", b"ts", b"tsx", b"jsx", b"mjs", b"css", b"scss",
-    b"html", b"htm", b"json", b"yaml", b"yml", b"toml", b"xml", b"txt", b"csv", b"log", b"lock", b"service", b"socket", b"timer", b"target",
-    b"mount", b"conf", b"cfg", b"ini", b"exe", b"dll", b"tar", b"gz", b"tgz", b"jar", b"class", b"java", b"cpp", b"hpp", b"vue", b"rb", b"php",
-    b"local", b"localhost", b"localdomain", b"internal", b"test", b"example", b"invalid", b"whl", b"mp4", b"mp3", b"ttf", b"woff",
+    b"png",
+    b"jpg",
+    b"jpeg",
+    b"gif",
+    b"svg",
+    b"webp",
+    b"ico",
+    b"bmp",
+    b"pdf",
+    b"js",
+    b"ts",
+    b"tsx",
+    b"jsx",
+    b"mjs",
+    b"css",
+    b"scss",
+    b"html",
+    b"htm",
+    b"json",
+    b"yaml",
+    b"yml",
+    b"toml",
+    b"xml",
+    b"txt",
+    b"csv",
+    b"log",
+    b"lock",
+    b"service",
+    b"socket",
+    b"timer",
+    b"target",
+    b"mount",
+    b"conf",
+    b"cfg",
+    b"ini",
+    b"exe",
+    b"dll",
+    b"tar",
+    b"gz",
+    b"tgz",
+    b"jar",
+    b"class",
+    b"java",
+    b"cpp",
+    b"hpp",
+    b"vue",
+    b"rb",
+    b"php",
+    b"local",
+    b"localhost",
+    b"localdomain",
+    b"internal",
+    b"test",
+    b"example",
+    b"invalid",
+    b"whl",
+    b"mp4",
+    b"mp3",
+    b"ttf",
+    b"woff",
 ];
-const EXAMPLE_DOMAINS: &[&[u8]] = &[b"example.com", b"example.org", b"example.net", b"example.edu", b"domain.com", b"yourdomain.com", b"email.com.example"];
+const EXAMPLE_DOMAINS: &[&[u8]] = &[
+    b"example.com",
+    b"example.org",
+    b"example.net",
+    b"example.edu",
+    b"domain.com",
+    b"yourdomain.com",
+    b"email.com.example",
+];
 
 /// Looks for e-mail addresses.
 pub(super) fn scan(lane: &mut Lane<'_>) {
@@ -99,17 +164,22 @@ fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
                 tail.eq_ignore_ascii_case(known) && (front.is_empty() || front.ends_with(b"."))
             }
         });
-        let labels = domain[..dot].split(|byte| *byte == b'.').all(|label| !label.is_empty() && !label.starts_with(b"-"));
+        let labels =
+            domain[..dot].split(|byte| *byte == b'.').all(|label| !label.is_empty() && !label.starts_with(b"-"));
         return (fits && !file && !example && labels && dot > 0).then_some(end);
     }
 }
 
 /// Words written for a dot and for the sign, with the brackets people put around them.
-const DOTS: [&[u8]; 10] = [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)", b" . "];
+const DOTS: [&[u8]; 10] =
+    [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)", b" . "];
 const SIGNS: [&[u8]; 10] = [b"[at]", b"(at)", b"{at}", b"<at>", b" at ", b"_at_", b"-at-", b" @ ", b"[@]", b"(@)"];
 
 fn starts_with_any(text: &[u8], words: &[&[u8]]) -> Option<usize> {
-    words.iter().find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word))).map(|word| word.len())
+    words
+        .iter()
+        .find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
+        .map(|word| word.len())
 }
 
 /// Looks for addresses with a written-out dot or a bracketed sign: the text around is copied with both put back, and read as usual.
@@ -125,7 +195,10 @@ fn disguised(lane: &mut Lane<'_>) {
     }
     let mut done = 0;
     for at in memchr::memchr3_iter(b'[', b'(', b'{', text) {
-        if at >= done && (starts_with_any(&text[at..], &SIGNS[..4]).is_some() || starts_with_any(&text[at..], &SIGNS[8..]).is_some()) {
+        if at >= done
+            && (starts_with_any(&text[at..], &SIGNS[..4]).is_some()
+                || starts_with_any(&text[at..], &SIGNS[8..]).is_some())
+        {
             done = disguised_around(lane, at, done);
         }
     }
@@ -156,6 +229,13 @@ fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
     let mut sign_count = 0;
     while at < to {
         // Spaces inside the brackets' surroundings belong to the disguise: "ann [at] firm [dot] org".
+        if !matches!(text[at], b' ' | b'[' | b'(' | b'{' | b'<' | b'_' | b'-' | b'@') {
+            plain[len] = text[at];
+            origin[len] = (at - from) as u16;
+            len += 1;
+            at += 1;
+            continue;
+        }
         let skipped = usize::from(text[at] == b' ' && matches!(lane.byte(at + 1), b'[' | b'(' | b'{' | b'<'));
         let (byte, width) = if let Some(width) = starts_with_any(&text[at + skipped..to], &SIGNS) {
             (b'@', width + skipped)
@@ -172,7 +252,13 @@ fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
         origin[len] = (at - from) as u16;
         len += 1;
         at += width;
-        if width > 1 && text[at - 1] != b' ' && at < to && text[at] == b' ' && text[at - 1] != b'_' && text[at - 1] != b'-' {
+        if width > 1
+            && text[at - 1] != b' '
+            && at < to
+            && text[at] == b' '
+            && text[at - 1] != b'_'
+            && text[at - 1] != b'-'
+        {
             at += 1;
         }
     }
@@ -209,7 +295,16 @@ mod tests {
 
     #[test]
     fn file_names_handles_examples_and_versions_are_not_addresses() {
-        for text in ["icon@2x.png", "git@github.com:org/repo", "a@example.com", "a@mail.example.org", "pkg@9.0.2467", "@maria and", "a@b", "getty@tty1.service"] {
+        for text in [
+            "icon@2x.png",
+            "git@github.com:org/repo",
+            "a@example.com",
+            "a@mail.example.org",
+            "pkg@9.0.2467",
+            "@maria and",
+            "a@b",
+            "getty@tty1.service",
+        ] {
             assert_eq!(found(text), None, "{text}");
         }
     }

@@ -8,7 +8,7 @@
 //! language the complexity model does not know gets no complexity tag. The text is read in full, never sampled, in time linear in its
 //! length. Nothing here keeps, prints or returns matched text: a [`Hit`] is a kind and a byte range.
 //!
-//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scan`, then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
+//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
 //! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
 //! disguised.
 
@@ -27,24 +27,28 @@ mod network;
 mod normal;
 mod numbers;
 mod phone;
+mod runs;
 mod scan;
+mod scanner;
 mod secrets;
 mod spec;
 mod spelled;
 mod tag;
+mod tokens;
 mod topics;
 mod turn;
 mod words;
 
 pub use findings::{Findings, HITS_MAX, Hit, Verdict};
 pub use kind::{Group, Kind, KindSet, Tier};
-pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scanner, Scratch};
+pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scratch};
+pub use scanner::Scanner;
 pub use spec::{
-    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown, PATTERN_BYTES_MAX,
-    PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
+    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown,
+    PATTERN_BYTES_MAX, PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
 };
-pub use turn::{HEAD_BYTES_MAX, TAIL_BYTES_MAX};
 pub use tag::{TAGS_MAX, Tag, TagSet};
+pub use turn::{HEAD_BYTES_MAX, TAIL_BYTES_MAX};
 
 /// Whose text a piece is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

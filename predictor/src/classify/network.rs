@@ -49,8 +49,12 @@ fn ipv4(lane: &mut Lane<'_>, at: usize, floor: usize) -> usize {
     while end > start && text[end - 1] == b'.' {
         end -= 1;
     }
-    let glued = lane.before(start).is_ascii_alphabetic() || lane.byte(next).is_ascii_alphabetic() || lane.before(start) == b'_';
-    let address = std::str::from_utf8(&text[start..end]).ok().filter(|token| token.len() <= 15).and_then(|token| token.parse::<Ipv4Addr>().ok());
+    let glued =
+        lane.before(start).is_ascii_alphabetic() || lane.byte(next).is_ascii_alphabetic() || lane.before(start) == b'_';
+    let address = std::str::from_utf8(&text[start..end])
+        .ok()
+        .filter(|token| token.len() <= 15)
+        .and_then(|token| token.parse::<Ipv4Addr>().ok());
     if let Some(address) = address
         && !glued
         && public_v4(address)
@@ -80,9 +84,9 @@ fn public_v4(address: Ipv4Addr) -> bool {
 /// Whether the words in front call what follows a version.
 fn after_version(text: &[u8]) -> bool {
     let tail = &text[text.len().saturating_sub(14)..];
-    ["version", "release", "build", "firmware", "driver", " ver", "rev"].iter().any(|word| {
-        tail.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word.as_bytes()))
-    })
+    ["version", "release", "build", "firmware", "driver", " ver", "rev"]
+        .iter()
+        .any(|word| tail.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word.as_bytes())))
 }
 
 /// The token of hexadecimal digits, colons, dots and dashes around `at`. Returns where it ends.
@@ -102,11 +106,15 @@ fn colons(lane: &mut Lane<'_>, at: usize, floor: usize) -> usize {
     if lane.before(start).is_ascii_alphanumeric() || lane.byte(end).is_ascii_alphanumeric() {
         return next;
     }
-    while end > start && matches!(text[end - 1], b'.' | b'-') || (text[start..end].ends_with(b":") && !text[start..end].ends_with(b"::")) {
+    while end > start && matches!(text[end - 1], b'.' | b'-')
+        || (text[start..end].ends_with(b":") && !text[start..end].ends_with(b"::"))
+    {
         end -= 1;
     }
     // "MAC:aa:bb:..": a key in front may share the letters, so a leading colon or dash is not part of the address.
-    while start < end && matches!(text[start], b'-' | b'.') || (text[start..end].starts_with(b":") && !text[start..end].starts_with(b"::")) {
+    while start < end && matches!(text[start], b'-' | b'.')
+        || (text[start..end].starts_with(b":") && !text[start..end].starts_with(b"::"))
+    {
         start += 1;
     }
     let token = &text[start..end];
@@ -125,7 +133,10 @@ fn colons(lane: &mut Lane<'_>, at: usize, floor: usize) -> usize {
 /// Six pairs with one kind of separator, neither all zeros nor all ones.
 fn hardware(token: &[u8]) -> bool {
     token.len() == 17
-        && token.iter().enumerate().all(|(at, byte)| if at % 3 == 2 { *byte == token[2] } else { byte.is_ascii_hexdigit() })
+        && token
+            .iter()
+            .enumerate()
+            .all(|(at, byte)| if at % 3 == 2 { *byte == token[2] } else { byte.is_ascii_hexdigit() })
         && matches!(token[2], b':' | b'-')
         && !token.eq_ignore_ascii_case(b"ff:ff:ff:ff:ff:ff")
         && token != b"00:00:00:00:00:00"
@@ -144,7 +155,18 @@ mod tests {
 
     #[test]
     fn addresses_that_name_no_one_are_not_public() {
-        for text in ["10.0.0.1", "192.168.1.1", "127.0.0.1", "192.0.2.7", "198.51.100.2", "203.0.113.9", "8.8.8.8", "0.0.0.0", "224.0.0.1", "100.64.0.1"] {
+        for text in [
+            "10.0.0.1",
+            "192.168.1.1",
+            "127.0.0.1",
+            "192.0.2.7",
+            "198.51.100.2",
+            "203.0.113.9",
+            "8.8.8.8",
+            "0.0.0.0",
+            "224.0.0.1",
+            "100.64.0.1",
+        ] {
             assert!(!public_v4(text.parse().expect("an address")), "{text}");
         }
         assert!(public_v4(Ipv4Addr::new(49, 161, 43, 120)));

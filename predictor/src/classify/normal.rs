@@ -47,19 +47,40 @@ const fn special(byte: u8) -> bool {
     byte >= 0x80 || matches!(byte, b'\\' | b'%' | b'&')
 }
 
+const SPECIAL: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = special(byte as u8);
+        byte += 1;
+    }
+    table
+};
+
+/// How many bytes from the front of `text` can be taken as they are: eight at a time, then one by one.
+fn ordinary(text: &[u8]) -> usize {
+    let blocks = text
+        .chunks_exact(8)
+        .take_while(|block| !block.iter().fold(false, |any, byte| any | SPECIAL[*byte as usize]))
+        .count()
+        * 8;
+    text[blocks..].iter().position(|byte| SPECIAL[*byte as usize]).map_or(text.len(), |at| blocks + at)
+}
+
 impl Buffer {
     /// The plain form of `source`.
     pub(super) fn normalise<'a>(&'a mut self, source: &'a str) -> Plain<'a> {
         let bytes = source.as_bytes();
-        let Some(first) = bytes.iter().position(|byte| special(*byte)) else {
+        let first = ordinary(bytes);
+        if first == bytes.len() {
             return Plain::verbatim(bytes);
-        };
+        }
         self.bytes.clear();
         self.marks.clear();
         self.bytes.extend_from_slice(&bytes[..first]);
         let mut at = first;
         while at < bytes.len() {
-            let plain = bytes[at..].iter().position(|byte| special(*byte)).unwrap_or(bytes.len() - at);
+            let plain = ordinary(&bytes[at..]);
             self.bytes.extend_from_slice(&bytes[at..at + plain]);
             at += plain;
             if at < bytes.len() {
@@ -125,7 +146,9 @@ fn html_escape(rest: &[u8]) -> (usize, Option<char>) {
     let Some(end) = rest.iter().take(10).position(|byte| *byte == b';') else { return (1, None) };
     let code = match rest.get(1..end) {
         Some([b'#', b'x' | b'X', digits @ ..]) if !digits.is_empty() => hex(digits),
-        Some([b'#', digits @ ..]) if !digits.is_empty() => std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok()),
+        Some([b'#', digits @ ..]) if !digits.is_empty() => {
+            std::str::from_utf8(digits).ok().and_then(|text| text.parse().ok())
+        }
         Some(_) | None => None,
     };
     match code.and_then(char::from_u32) {
@@ -146,17 +169,23 @@ enum Form {
 
 /// First characters of the blocks of ten decimal digits that people type or paste (Unicode category Nd), and two that look alike.
 const DIGIT_ZEROS: [u32; 17] = [
-    0x0660, 0x06f0, 0x07c0, 0x0966, 0x09e6, 0x0a66, 0x0ae6, 0x0b66, 0x0be6, 0x0c66, 0x0ce6, 0x0d66, 0x0e50, 0x0ed0, 0x1040,
-    0x17e0, 0x1810,
+    0x0660, 0x06f0, 0x07c0, 0x0966, 0x09e6, 0x0a66, 0x0ae6, 0x0b66, 0x0be6, 0x0c66, 0x0ce6, 0x0d66, 0x0e50, 0x0ed0,
+    0x1040, 0x17e0, 0x1810,
 ];
 
 fn plain_form(char: char) -> Form {
     let code = char as u32;
     match code {
         0x00a0 | 0x1680 | 0x2000..=0x200a | 0x2028 | 0x2029 | 0x202f | 0x205f | 0x3000 => Form::Byte(b' '),
-        0x00ad | 0x034f | 0x061c | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e | 0x2060..=0x2069 | 0xfe00..=0xfe0f | 0xfeff => {
-            Form::Nothing
-        }
+        0x00ad
+        | 0x034f
+        | 0x061c
+        | 0x180e
+        | 0x200b..=0x200f
+        | 0x202a..=0x202e
+        | 0x2060..=0x2069
+        | 0xfe00..=0xfe0f
+        | 0xfeff => Form::Nothing,
         0xff01..=0xff5e => Form::Byte((code - 0xff01) as u8 + b'!'),
         0x2010..=0x2015 | 0x2043 | 0x2212 | 0xfe58 | 0xfe63 => Form::Byte(b'-'),
         0x2018 | 0x2019 | 0x02bc => Form::Byte(b'\''),

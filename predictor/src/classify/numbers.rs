@@ -9,40 +9,15 @@ use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
 use super::phone;
+use super::runs::{DASH, DOT, OTHER, Run, SPACE, Shape, cut, gap};
+use super::tokens;
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
 pub(super) const WINDOW_BYTES_MAX: usize = 20;
+/// Shortest one: a local telephone number.
+const WINDOW_BYTES_MIN: usize = 7;
 /// Most runs of a window that are not all of one digit. A French NIR has seven.
 const WINDOW_RUNS_MAX: usize = 8;
-/// Longest separator between two runs of a cluster: ` - `, `) `.
-const GAP_BYTES_MAX: usize = 3;
-
-/// A maximal run of ASCII letters and digits.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Run {
-    start: u32,
-    end: u32,
-    shape: Shape,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    Digits,
-    Letters,
-    Mixed,
-}
-
-impl Run {
-    fn len(&self) -> usize {
-        (self.end - self.start) as usize
-    }
-}
-
-const SPACE: u8 = 1;
-const DASH: u8 = 2;
-const DOT: u8 = 4;
-const OTHER: u8 = 8;
-
 /// A window of whole runs, with its characters put together.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
@@ -97,73 +72,6 @@ impl Window<'_> {
     }
 }
 
-/// Whether a byte may stand between two runs of one identifier.
-const fn joins(byte: u8) -> u8 {
-    match byte {
-        b' ' => SPACE,
-        b'-' => DASH,
-        b'.' => DOT,
-        b'/' | b'(' | b')' | b'_' => OTHER,
-        _ => 0,
-    }
-}
-
-/// Length of a UUID that begins at `start`, if one does.
-fn uuid(text: &[u8], start: usize) -> Option<usize> {
-    let token = text.get(start..start + 36)?;
-    let fits = token.iter().enumerate().all(|(at, byte)| match at {
-        8 | 13 | 18 | 23 => *byte == b'-',
-        _ => byte.is_ascii_hexdigit(),
-    });
-    fits.then_some(36)
-}
-
-/// Cuts the text into the runs that can be part of an identifier.
-fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
-    runs.clear();
-    let text = lane.text;
-    let mut at = 0;
-    while at < text.len() {
-        if !text[at].is_ascii_alphanumeric() {
-            at += 1;
-            continue;
-        }
-        let start = at;
-        let (mut digits, mut capitals) = (0usize, 0usize);
-        while at < text.len() && text[at].is_ascii_alphanumeric() {
-            digits += usize::from(text[at].is_ascii_digit());
-            capitals += usize::from(text[at].is_ascii_uppercase());
-            at += 1;
-        }
-        let len = at - start;
-        if len == 8 && text.get(at) == Some(&b'-') {
-            if let Some(skipped) = uuid(text, start) {
-                at = start + skipped;
-                continue;
-            }
-        }
-        let shape = match digits {
-            0 if len <= 2 || (capitals == len && matches!(len, 8 | 11)) => Shape::Letters,
-            0 => continue,
-            _ if digits == len => Shape::Digits,
-            _ => Shape::Mixed,
-        };
-        runs.push(Run { start: start as u32, end: at as u32, shape });
-    }
-    lane.work(text.len());
-}
-
-/// The separators between two runs, or nothing when they belong to different clusters.
-fn gap(text: &[u8], left: &Run, right: &Run) -> Option<u8> {
-    let between = &text[left.end as usize..right.start as usize];
-    if between.len() > GAP_BYTES_MAX {
-        return None;
-    }
-    let seps = between.iter().map(|byte| joins(*byte)).try_fold(0, |all, sep| (sep != 0).then_some(all | sep))?;
-    // " - " and ". " count as what they hold besides the spaces.
-    Some(if seps & !SPACE == 0 { seps } else { seps & !SPACE })
-}
-
 /// Looks for every identifier of digits and short mixed tokens.
 pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
     cut(lane, runs);
@@ -186,7 +94,8 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
 
 /// Judges every window that begins with run `first`.
 fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
-    let one_digit = |index: usize| cluster.get(index).is_some_and(|run: &Run| run.len() == 1 && run.shape == Shape::Digits);
+    let one_digit =
+        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.len() == 1 && run.shape == Shape::Digits);
     if one_digit(first) && one_digit(first + 1) {
         if first == 0 || !one_digit(first - 1) {
             spelled(lane, cluster, first);
@@ -209,18 +118,26 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             len += 1;
         }
         sizes[count] = run.len() as u8;
-        let neighbour = |index: Option<usize>| index.and_then(|index| cluster.get(index)).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len);
+        if len < WINDOW_BYTES_MIN {
+            continue;
+        }
+        let neighbour = |index: Option<usize>| {
+            index.and_then(|index| cluster.get(index)).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len)
+        };
         lane.work(4);
-        judge(lane, &Window {
-            chars: &chars[..len],
-            letters,
-            sizes: &sizes[..=count],
-            seps,
-            start: cluster[first].start as usize,
-            end: run.end as usize,
-            before_size: neighbour(first.checked_sub(1)),
-            after_size: neighbour(Some(first + count + 1)),
-        });
+        judge(
+            lane,
+            &Window {
+                chars: &chars[..len],
+                letters,
+                sizes: &sizes[..=count],
+                seps,
+                start: cluster[first].start as usize,
+                end: run.end as usize,
+                before_size: neighbour(first.checked_sub(1)),
+                after_size: neighbour(Some(first + count + 1)),
+            },
+        );
     }
 }
 
@@ -236,16 +153,19 @@ fn spelled(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
         chars[at] = lane.text[run.start as usize];
     }
     let last = cluster[first + sequence - 1];
-    judge(lane, &Window {
-        chars: &chars[..sequence],
-        letters: 0,
-        sizes: &[1; WINDOW_BYTES_MAX][..sequence],
-        seps: SPACE,
-        start: cluster[first].start as usize,
-        end: last.end as usize,
-        before_size: 0,
-        after_size: 0,
-    });
+    judge(
+        lane,
+        &Window {
+            chars: &chars[..sequence],
+            letters: 0,
+            sizes: &[1; WINDOW_BYTES_MAX][..sequence],
+            seps: SPACE,
+            start: cluster[first].start as usize,
+            end: last.end as usize,
+            before_size: 0,
+            after_size: 0,
+        },
+    );
 }
 
 /// How much a window must have going for it.
@@ -277,6 +197,9 @@ fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     }
 }
 
+/// A checksum over digits.
+type Check = fn(&[u8]) -> bool;
+
 /// Whether digits stand alone or end a word (`ssn078051120`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Glue {
@@ -286,15 +209,16 @@ enum Glue {
 
 /// Whether the window is a piece of a decimal fraction: `3.14159`, `0.411111`.
 fn fraction(lane: &Lane<'_>, window: &Window<'_>) -> bool {
-    let dot_in_front = lane.before(window.start) == b'.' && window.start > 1 && lane.before(window.start - 1).is_ascii_digit();
+    let dot_in_front =
+        lane.before(window.start) == b'.' && window.start > 1 && lane.before(window.start - 1).is_ascii_digit();
     let dot_behind = lane.byte(window.end) == b'.' && lane.byte(window.end + 1).is_ascii_digit();
     window.is_single() && (dot_in_front || dot_behind)
 }
 
 fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
     use Kind::{
-        AuTfn, BeNn, BrCpf, CaSin, ChAhv, CnRic, DeSteuerId, FiHetu, FrNir, InAadhaar, KrRrn, NlBsn, Passport, PlPesel, SePersonnummer,
-        UkNhs, UsDriverLicense, UsItin, UsRouting, UsSsn, ZaId,
+        AuTfn, BeNn, BrCpf, CaSin, ChAhv, CnRic, DeSteuerId, FiHetu, FrNir, InAadhaar, KrRrn, NlBsn, Passport, PlPesel,
+        SePersonnummer, UkNhs, UsDriverLicense, UsItin, UsRouting, UsSsn, ZaId,
     };
     let chars = window.chars;
     if fraction(lane, window) {
@@ -304,8 +228,13 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
     if (12..=19).contains(&chars.len()) {
         card(lane, window);
     }
-    let word_kinds: &[(Kind, fn(&[u8]) -> bool)] = match chars.len() {
-        9 => &[(CaSin, checksum::ca_sin), (AuTfn, checksum::au_tfn), (NlBsn, checksum::nl_bsn), (UsRouting, checksum::us_routing)],
+    let word_kinds: &[(Kind, Check)] = match chars.len() {
+        9 => &[
+            (CaSin, checksum::ca_sin),
+            (AuTfn, checksum::au_tfn),
+            (NlBsn, checksum::nl_bsn),
+            (UsRouting, checksum::us_routing),
+        ],
         10 => &[(UkNhs, checksum::uk_nhs), (SePersonnummer, checksum::se_personnummer)],
         11 => &[(DeSteuerId, checksum::de_steuer_id), (PlPesel, checksum::pl_pesel)],
         12 => &[(InAadhaar, checksum::aadhaar), (SePersonnummer, checksum::se_personnummer)],
@@ -331,7 +260,9 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
                 take(lane, window, UsDriverLicense, Proof::Word);
             }
         }
-        10 if window.layout(&[6, 4]) && window.dashed() && checksum::fi_hetu(chars) => take(lane, window, FiHetu, Proof::Shape),
+        10 if window.layout(&[6, 4]) && window.dashed() && checksum::fi_hetu(chars) => {
+            take(lane, window, FiHetu, Proof::Shape);
+        }
         11 => {
             if checksum::br_cpf(chars) {
                 take(lane, window, BrCpf, shape_if(window.layout(&[3, 3, 3, 2]) && window.plainly_separated()));
@@ -364,7 +295,19 @@ fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
         || window.spelled()
         || matches!(
             window.sizes,
-            [4, 4, 4] | [4, 4, 4, 4] | [4, 4, 4, 4, 3] | [4, 4, 4, 1] | [4, 4, 4, 2] | [4, 4, 4, 3] | [4, 6, 5] | [4, 6, 4] | [6, 13] | [8, 8] | [4, 12] | [6, 10] | [6, 4, 4, 2]
+            [4, 4, 4]
+                | [4, 4, 4, 4]
+                | [4, 4, 4, 4, 3]
+                | [4, 4, 4, 1]
+                | [4, 4, 4, 2]
+                | [4, 4, 4, 3]
+                | [4, 6, 5]
+                | [4, 6, 4]
+                | [6, 13]
+                | [8, 8]
+                | [4, 12]
+                | [6, 10]
+                | [6, 4, 4, 2]
         );
     let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
     // 13 digits were Visa's old length and are also every EAN that begins with 4.
@@ -398,7 +341,12 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     let single = window.is_single();
     match chars.len() {
         9 if letters == NINO && checksum::uk_nino(chars) => {
-            take(lane, window, UkNino, shape_if(single || matches!(window.sizes, [2, 2, 2, 2, 1] | [2, 6, 1] | [8, 1] | [2, 7])));
+            take(
+                lane,
+                window,
+                UkNino,
+                shape_if(single || matches!(window.sizes, [2, 2, 2, 2, 1] | [2, 6, 1] | [8, 1] | [2, 7])),
+            );
         }
         9 if letters == mask(&[8]) && checksum::es_dni(chars) => {
             take(lane, window, EsDni, shape_if(single || matches!(window.sizes, [8, 1] | [2, 3, 3, 1] | [2, 3, 4])));
@@ -412,7 +360,9 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
             }
         }
         10 if letters == PAN && checksum::in_pan(chars) => take(lane, window, InPan, Proof::Word),
-        10 if letters == mask(&[9]) && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => take(lane, window, FiHetu, Proof::Shape),
+        10 if letters == mask(&[9]) && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => {
+            take(lane, window, FiHetu, Proof::Shape);
+        }
         11 if single && matches!(chars[6], b'A'..=b'F' | b'U'..=b'Y') && letters & !mask(&[6, 10]) == 0 => {
             let mut without_century = [0u8; 10];
             without_century[..6].copy_from_slice(&chars[..6]);
@@ -421,7 +371,9 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
                 take(lane, window, FiHetu, Proof::Shape);
             }
         }
-        11 if checksum::us_mbi(chars) => take(lane, window, UsMbi, shape_if(window.layout(&[4, 3, 4]) && window.dashed())),
+        11 if checksum::us_mbi(chars) => {
+            take(lane, window, UsMbi, shape_if(window.layout(&[4, 3, 4]) && window.dashed()));
+        }
         15 if checksum::fr_nir(chars) => take(lane, window, FrNir, Proof::Shape),
         16 if checksum::it_codice_fiscale(chars) => take(lane, window, ItCodiceFiscale, Proof::Shape),
         18 if checksum::mx_curp(chars) => take(lane, window, MxCurp, Proof::Shape),
@@ -438,16 +390,16 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
     let (start, end) = (run.start as usize, run.end as usize);
     let text = &lane.text[start..end];
     if text.len() <= 34 && lane.kinds.contains(Kind::Iban) {
-        iban(lane, start);
+        tokens::iban(lane, start);
     }
     if run.shape != Shape::Mixed {
         return;
     }
     if (26..=74).contains(&text.len()) {
-        wallet(lane, start, end);
+        tokens::wallet(lane, start, end);
     }
     if (7..=16).contains(&text.len()) && lane.wants(KindSet(Kind::Passport.bit() | Kind::UsDriverLicense.bit())) {
-        licence(lane, start, end);
+        tokens::licence(lane, start, end);
     }
     let word = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     let tail = &text[word..];
@@ -466,75 +418,5 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
         };
         digits(lane, &window, Glue::Word);
         phone::judge_supported(lane, &window);
-    }
-}
-
-/// Passport and licence numbers have no checksum: a capital or two and digits, beside the word.
-fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
-    let text = &lane.text[start..end];
-    let digits = text.iter().filter(|byte| byte.is_ascii_digit()).count();
-    if text.iter().any(u8::is_ascii_lowercase) || (digits < 2 && text.len() != 9) {
-        return;
-    }
-    let leading = text.iter().take_while(|byte| byte.is_ascii_uppercase()).count();
-    let serial = digits + leading == text.len();
-    // German and some other passports mix letters and digits in nine places.
-    if matches!(text.len(), 7..=9) && ((serial && leading <= 3) || text.len() == 9) {
-        lane.take_if_supported(Kind::Passport, start, end);
-    }
-    let british = text.len() == 16 && leading == 5 && text[5..11].iter().all(u8::is_ascii_digit);
-    if (serial && leading <= 3) || british {
-        lane.take_if_supported(Kind::UsDriverLicense, start, end);
-    }
-}
-
-/// An IBAN that begins at `start`, in one piece or in groups with single separators.
-fn iban(lane: &mut Lane<'_>, start: usize) {
-    let text = lane.text;
-    let start = if text.get(start..start + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"IBAN")) { start + 4 } else { start };
-    let mut chars = [0u8; 34];
-    let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
-    while len < wanted && at < text.len() {
-        let byte = text[at];
-        if byte.is_ascii_alphanumeric() {
-            chars[len] = byte.to_ascii_uppercase();
-            len += 1;
-            gap_len = 0;
-            if len == 2 {
-                let Some(country_len) = checksum::iban_len([chars[0], chars[1]]) else { return };
-                wanted = country_len;
-            }
-            if (len <= 2) != byte.is_ascii_alphabetic() && len <= 4 {
-                return;
-            }
-        } else {
-            gap_len += 1;
-            if gap_len > 1 || joins(byte) == 0 {
-                return;
-            }
-        }
-        at += 1;
-    }
-    lane.work(at - start);
-    if len == wanted && !lane.byte(at).is_ascii_alphanumeric() && checksum::iban(&chars[..len]) {
-        lane.take(Kind::Iban, start, at);
-    }
-}
-
-/// Bitcoin (base58 by its alphabet and mix, bech32 by checksum) and Ethereum (40 hexadecimal digits) addresses.
-fn wallet(lane: &mut Lane<'_>, start: usize, end: usize) {
-    let text = &lane.text[start..end];
-    let inside_base64 = |byte: u8| matches!(byte, b'+' | b'/' | b'=' | b'_');
-    if inside_base64(lane.before(start)) || inside_base64(lane.byte(end)) {
-        return;
-    }
-    let ethereum = text.len() == 42 && text.starts_with(b"0x") && text[2..].iter().all(u8::is_ascii_hexdigit);
-    let mixed_case = text.iter().any(u8::is_ascii_uppercase) && text.iter().any(u8::is_ascii_lowercase);
-    let base58 = text.len() <= 35
-        && matches!(text[0], b'1' | b'3')
-        && mixed_case
-        && !text.iter().any(|byte| matches!(byte, b'0' | b'O' | b'I' | b'l'));
-    if ethereum || base58 || checksum::bech32(text) {
-        lane.take(Kind::CryptoWallet, start, end);
     }
 }

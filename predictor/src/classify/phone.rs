@@ -33,13 +33,15 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     let (chars, sizes) = (window.chars, window.sizes);
     let date = matches!(sizes, [4, 2, 2] | [2, 2, 4] | [1, 2, 4] | [2, 1, 4]);
-    let years = matches!(sizes, [4, 4]) && chars.chunks_exact(4).all(|year| year.starts_with(b"19") || year.starts_with(b"20"));
+    let years =
+        matches!(sizes, [4, 4]) && chars.chunks_exact(4).all(|year| year.starts_with(b"19") || year.starts_with(b"20"));
     let dotted_quad = sizes.len() == 4 && window.dotted() && sizes.iter().all(|size| *size <= 3);
     let unix_time = window.is_single() && chars[0] == b'1' && matches!(chars.len(), 10 | 13);
     let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
     let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
     let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
-    let plausible = NATIONAL.contains(&chars.len()) && whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
+    let plausible =
+        NATIONAL.contains(&chars.len()) && whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
     if plausible && lane.supported(Kind::Phone, window.start, window.end) && !named(lane, window.start) {
         lane.take(Kind::Phone, window.start, window.end);
     }
@@ -48,16 +50,44 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
 /// Whether the word right in front says that the number is something else.
 fn named(lane: &mut Lane<'_>, start: usize) -> bool {
     const NAMES: [&[u8]; 22] = [
-        b"order", b"invoice", b"ticket", b"tracking", b"parcel", b"part", b"model", b"serial", b"isbn", b"ean", b"item", b"sku", b"version",
-        b"build", b"port", b"pid", b"tid", b"zip", b"postal", b"account", b"bestell", b"rechnung",
+        b"order",
+        b"invoice",
+        b"ticket",
+        b"tracking",
+        b"parcel",
+        b"part",
+        b"model",
+        b"serial",
+        b"isbn",
+        b"ean",
+        b"item",
+        b"sku",
+        b"version",
+        b"build",
+        b"port",
+        b"pid",
+        b"tid",
+        b"zip",
+        b"postal",
+        b"account",
+        b"bestell",
+        b"rechnung",
     ];
     if lane.before(start) == b'#' {
         return true;
     }
     let tail = &lane.text[start.saturating_sub(NAME_BYTES)..start];
     lane.work(NAME_BYTES / 4);
-    let clause = tail.iter().rposition(|byte| matches!(byte, b'.' | b',' | b';' | b'\n' | b'(' | b'"')).map_or(0, |at| at + 1);
-    NAMES.iter().any(|name| tail[clause..].windows(name.len()).any(|window| window.eq_ignore_ascii_case(name)))
+    let clause =
+        tail.iter().rposition(|byte| matches!(byte, b'.' | b',' | b';' | b'\n' | b'(' | b'"')).map_or(0, |at| at + 1);
+    let words = &tail[clause..];
+    (0..words.len()).any(|at| {
+        let begins = words[at].is_ascii_alphabetic() && (at == 0 || !words[at - 1].is_ascii_alphabetic());
+        begins
+            && NAMES
+                .iter()
+                .any(|name| words[at..].get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name)))
+    })
 }
 
 /// Where the plus sign of the number is, if it has one.
@@ -73,7 +103,8 @@ fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
     if window.dotted() && window.sizes.len() == 2 {
         return false;
     }
-    let grouped = window.sizes.len() >= 3 && chars.starts_with(b"00") && chars[2] != b'0' && (11..=16).contains(&chars.len());
+    let grouped =
+        window.sizes.len() >= 3 && chars.starts_with(b"00") && chars[2] != b'0' && (11..=16).contains(&chars.len());
     if grouped && window.before_size == 0 {
         return true;
     }

@@ -1,24 +1,22 @@
-//! The scanner: it cuts the pieces into slices, runs the lanes over each and collects the finds.
+//! A scan: it cuts the pieces into slices, runs the lanes over each and collects the finds.
 
 use regex_automata::meta;
 
-use super::complexity::features::{Features, Lexicon};
-use super::complexity::{Model, Term};
-use super::context::{Context, Words};
-use super::custom::{KeywordState, Keywords, Patterns};
+use super::complexity::features::Features;
+use super::context::Context;
+use super::custom::{KeywordState, Patterns};
 use super::encoded;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
 use super::lane::{Found, Lane};
 use super::normal::{Buffer, Plain};
-use super::numbers::{self, Run};
-use super::secrets::{self, Prefixes};
-use super::spelled::DigitWords;
-use super::spec::{BUILTINS_MAX, Builtin, ComplexitySpec, OnUnknown, SpecError};
-use super::tag::{TAGS_MAX, Tag, TagSet};
+use super::runs::Run;
+use super::scanner::Scanner;
+use super::spec::OnUnknown;
+use super::tag::Tag;
 use super::topics::Topics;
 use super::turn::Turn;
-use super::{Piece, Scope, Shape, mail, network};
+use super::{Piece, Scope, Shape, mail, network, numbers, secrets};
 
 /// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
 pub const SLICE_BYTES: usize = 16 * 1024;
@@ -32,36 +30,6 @@ const CUT_BYTES_MAX: usize = 128;
 /// User turns above which a request is never `complexity-low`.
 const LOW_TURNS_MAX: u32 = 6;
 
-/// The compiled classifiers. Immutable, shared by all threads.
-#[derive(Debug)]
-pub struct Scanner {
-    kinds: KindSet,
-    on_unknown: OnUnknown,
-    words: Words,
-    prefixes: Prefixes,
-    digit_words: DigitWords,
-    unknown_tags: TagSet,
-    complexity: Option<Complexity>,
-    topics: Option<Tagged>,
-    lexicon: Lexicon,
-    keywords: Vec<Keywords>,
-    patterns: Vec<Patterns>,
-    own_tags: Vec<String>,
-    /// Tells scratch spaces of another scanner.
-    fingerprint: u64,
-}
-
-/// That the topics were asked for as tags.
-#[derive(Debug, Clone, Copy)]
-struct Tagged;
-
-#[derive(Debug)]
-struct Complexity {
-    model: Model,
-    low: f32,
-    high: f32,
-}
-
 /// The buffers of one thread, and the findings of its last scan. It serves any scanner and adapts to a new one at its first scan.
 #[derive(Debug, Default)]
 pub struct Scratch {
@@ -74,11 +42,11 @@ pub struct Scratch {
     values: Vec<(usize, usize)>,
     decoded: Vec<u8>,
     turn: Turn,
-    features: Features,
+    pub(super) features: Features,
     keyword_states: Vec<KeywordState>,
     caches: Vec<meta::Cache>,
     fingerprint: Option<u64>,
-    findings: Findings,
+    pub(super) findings: Findings,
 }
 
 /// Whether a piece has more slices.
@@ -103,142 +71,14 @@ pub struct Scan<'a, 't> {
     bytes: usize,
 }
 
-/// What the compiler has seen so far.
-struct Draft {
-    personal: KindSet,
-    kinds: KindSet,
-    on_unknown: OnUnknown,
-    complexity: Option<Complexity>,
-    topics: Option<Tagged>,
-    keywords: Vec<Keywords>,
-    patterns: Vec<Patterns>,
-    own_tags: Vec<String>,
-}
-
-impl Draft {
-    fn add(&mut self, index: usize, builtin: &Builtin) -> Result<(), SpecError> {
-        match builtin {
-            Builtin::Pii(spec) if spec.kinds.is_empty() => return Err(SpecError::new(index, "kinds", "is empty: nothing would be found")),
-            Builtin::Pii(spec) => {
-                self.personal = self.personal.union(spec.kinds);
-                if spec.on_unknown == OnUnknown::AddTag {
-                    self.on_unknown = OnUnknown::AddTag;
-                }
-            }
-            Builtin::Secrets => self.kinds = self.kinds.union(KindSet::secrets()),
-            Builtin::Complexity(spec) => self.complexity = Some(complexity(index, spec)?),
-            Builtin::Topics => self.topics = Some(Tagged),
-            Builtin::Keywords(spec) => {
-                let tag = self.own_tag(index, &spec.tag)?;
-                self.keywords.push(Keywords::compile(index, spec, tag)?);
-            }
-            Builtin::Regex(spec) => {
-                let tag = self.own_tag(index, &spec.tag)?;
-                self.patterns.push(Patterns::compile(index, spec, tag)?);
-            }
-        }
-        Ok(())
-    }
-
-    /// The number of a tag of the operator: that of a built-in one if the name is the same, else a new one.
-    fn own_tag(&mut self, index: usize, name: &str) -> Result<Tag, SpecError> {
-        if name.is_empty() {
-            return Err(SpecError::new(index, "tag", "is empty"));
-        }
-        if let Some(tag) = Tag::built_in(name) {
-            return Ok(tag);
-        }
-        let place = self.own_tags.iter().position(|known| known == name).unwrap_or(self.own_tags.len());
-        if place == self.own_tags.len() {
-            self.own_tags.push(name.to_owned());
-        }
-        if Tag::BUILT_IN + place >= TAGS_MAX {
-            return Err(SpecError::new(index, "tag", format!("more than {} tags of one's own", TAGS_MAX - Tag::BUILT_IN)));
-        }
-        Ok(Tag((Tag::BUILT_IN + place) as u16))
-    }
-}
-
-fn complexity(index: usize, spec: &ComplexitySpec) -> Result<Complexity, SpecError> {
-    if !(0.0..=1.0).contains(&spec.low) {
-        return Err(SpecError::new(index, "low", "must be 0 to 1"));
-    }
-    if !(spec.low..=1.0).contains(&spec.high) {
-        return Err(SpecError::new(index, "high", "must be 0 to 1 and not below `low`"));
-    }
-    let model = spec.model.as_deref().map_or_else(Model::built_in, Model::from_bytes);
-    let model = model.map_err(|error| SpecError::new(index, "model", error.to_string()))?;
-    Ok(Complexity { model, low: spec.low, high: spec.high })
-}
-
 impl Scanner {
-    /// Compiles `builtins`.
-    ///
-    /// # Errors
-    /// When a field is out of bounds or does not compile; the error names the classifier and the field.
-    pub fn compile(builtins: &[Builtin]) -> Result<Scanner, SpecError> {
-        if builtins.len() > BUILTINS_MAX {
-            return Err(SpecError::new(BUILTINS_MAX, "type", format!("more than {BUILTINS_MAX} classifiers")));
-        }
-        let mut draft = Draft {
-            personal: KindSet::EMPTY,
-            kinds: KindSet::EMPTY,
-            on_unknown: OnUnknown::Ignore,
-            complexity: None,
-            topics: None,
-            keywords: Vec::new(),
-            patterns: Vec::new(),
-            own_tags: Vec::new(),
-        };
-        for (index, builtin) in builtins.iter().enumerate() {
-            draft.add(index, builtin)?;
-        }
-        let kinds = draft.kinds.union(draft.personal);
-        let failed = |error: aho_corasick::BuildError| SpecError::new(0, "kinds", error.to_string());
-        Ok(Scanner {
-            kinds,
-            on_unknown: draft.on_unknown,
-            words: Words::compile(kinds.0).map_err(failed)?,
-            prefixes: Prefixes::compile().map_err(failed)?,
-            digit_words: DigitWords::compile().map_err(failed)?,
-            unknown_tags: unknown_tags(draft.personal),
-            complexity: draft.complexity,
-            topics: draft.topics,
-            lexicon: Lexicon::compile(),
-            keywords: draft.keywords,
-            patterns: draft.patterns,
-            own_tags: draft.own_tags,
-            fingerprint: xxhash_rust::xxh3::xxh3_64(format!("{builtins:?}").as_bytes()),
-        })
-    }
-
-    /// The word of a tag.
-    #[must_use]
-    pub fn tag_name(&self, tag: Tag) -> Option<&str> {
-        match tag.index().checked_sub(Tag::BUILT_IN) {
-            Some(own) => self.own_tags.get(own).map(String::as_str),
-            None => tag.built_in_name(),
-        }
-    }
-
-    /// The tag called `name`, built in or of this scanner.
-    #[must_use]
-    pub fn tag(&self, name: &str) -> Option<Tag> {
-        let own = || self.own_tags.iter().position(|known| known == name).map(|own| Tag((Tag::BUILT_IN + own) as u16));
-        Tag::built_in(name).or_else(own)
-    }
-
-    /// The terms of the complexity score of the last scan in `scratch`, the largest first. For reports: it allocates.
-    #[must_use]
-    pub fn complexity_terms(&self, scratch: &Scratch) -> Vec<Term> {
-        match (&self.complexity, scratch.findings.complexity) {
-            (Some(complexity), Some(_)) => complexity.model.terms(&scratch.features),
-            (None | Some(_), _) => Vec::new(),
-        }
-    }
-
     /// Reads `pieces` to the end.
-    pub fn scan<'s, 't>(&self, scratch: &'s mut Scratch, pieces: impl IntoIterator<Item = Piece<'t>>, shape: &Shape) -> &'s Findings {
+    pub fn scan<'s, 't>(
+        &self,
+        scratch: &'s mut Scratch,
+        pieces: impl IntoIterator<Item = Piece<'t>>,
+        shape: &Shape,
+    ) -> &'s Findings {
         let mut scan = self.start(scratch, shape);
         for piece in pieces {
             scan.begin(piece);
@@ -278,16 +118,6 @@ impl Scratch {
             self.keyword_states.resize_with(scanner.keywords.len(), KeywordState::default);
         }
     }
-}
-
-/// What an unreadable request may hold, for rules that match on it.
-fn unknown_tags(personal: KindSet) -> TagSet {
-    let mut tags: TagSet = Kind::ALL.iter().filter(|kind| personal.contains(**kind)).map(|kind| Tag::of_kind(*kind)).collect();
-    tags.insert(Tag::PII);
-    if personal.intersects(KindSet::of_groups(&[Group::Government])) {
-        tags.insert(Tag::PII_NATIONAL_ID);
-    }
-    tags
 }
 
 impl<'t> Scan<'_, 't> {
@@ -424,8 +254,13 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
-        let mut lane =
-            Lane { text: plain.bytes, words: &scanner.words, context: &mut self.context, kinds: scanner.kinds, found: &mut self.found };
+        let mut lane = Lane {
+            text: plain.bytes,
+            words: &scanner.words,
+            context: &mut self.context,
+            kinds: scanner.kinds,
+            found: &mut self.found,
+        };
         run_lanes(&mut lane, scanner, &mut self.runs, &mut self.values);
         second_look(
             &mut lane,
@@ -538,7 +373,8 @@ impl Decoding<'_> {
         self.found.clear();
         self.context.start_piece();
         self.context.set_outer(lane.context.near(lane.words, lane.text, start, end));
-        let mut inner = Lane { text: self.bytes, words: lane.words, context: self.context, kinds: lane.kinds, found: self.found };
+        let mut inner =
+            Lane { text: self.bytes, words: lane.words, context: self.context, kinds: lane.kinds, found: self.found };
         run_lanes(&mut inner, scanner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
@@ -567,7 +403,8 @@ fn keep_outermost(found: &mut Vec<Found>) {
         let covers = |outer: &Option<Found>| {
             outer.is_some_and(|outer| find.end <= outer.end && (!credential(find.kind) || credential(outer.kind)))
         };
-        let equals = |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));
+        let equals =
+            |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));
         let hidden = if weak(find.kind) {
             covers(&firm) || covers(&soft.filter(|outer| outer.kind == find.kind))
         } else {
@@ -588,6 +425,10 @@ fn weak(kind: Kind) -> bool {
 
 /// Whether a hit was recorded already, by the slice before.
 fn seen(findings: &Findings, hit: &Hit, slice_start: usize) -> bool {
-    let recent = findings.hits.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
-    slice_start > 0 && recent.take(SLICE_OVERLAP_BYTES).any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
+    let recent =
+        findings.hits.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
+    slice_start > 0
+        && recent
+            .take(SLICE_OVERLAP_BYTES)
+            .any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
 }

@@ -141,7 +141,9 @@ pub(super) fn scan(lane: &mut Lane<'_>, prefixes: &Prefixes, values: &mut Vec<(u
         }
         let (prefix, form) = PREFIXES[found.pattern().as_usize()];
         done = match form {
-            Form::Token(kind, alphabet, least, most) => token(lane, found.start(), prefix.len(), kind, alphabet, least..=most),
+            Form::Token(kind, alphabet, least, most) => {
+                token(lane, found.start(), prefix.len(), kind, alphabet, least..=most)
+            }
             Form::Jwt => jwt(lane, found.start()),
             Form::Pem => pem(lane, found.start(), &mut footer),
             Form::Url => url(lane, found.start()),
@@ -157,7 +159,12 @@ fn run_end(text: &[u8], from: usize, alphabet: Alphabet) -> usize {
 }
 
 fn token(
-    lane: &mut Lane<'_>, start: usize, prefix: usize, kind: Kind, alphabet: Alphabet, lengths: std::ops::RangeInclusive<usize>,
+    lane: &mut Lane<'_>,
+    start: usize,
+    prefix: usize,
+    kind: Kind,
+    alphabet: Alphabet,
+    lengths: std::ops::RangeInclusive<usize>,
 ) -> usize {
     let text = lane.text;
     let mut end = run_end(text, start + prefix, alphabet);
@@ -194,7 +201,11 @@ fn jwt(lane: &mut Lane<'_>, start: usize) -> usize {
     let long = |part: Option<&[u8]>, least: usize| part.is_some_and(|part| part.len() >= least);
     let header = parts.next();
     let payload = parts.next();
-    if long(header, 12) && long(payload, 8) && payload.is_some_and(|part| part.starts_with(b"ey")) && long(parts.next(), 16) {
+    if long(header, 12)
+        && long(payload, 8)
+        && payload.is_some_and(|part| part.starts_with(b"ey"))
+        && long(parts.next(), 16)
+    {
         lane.take(Kind::Jwt, start, end);
     }
     end.max(start + 3)
@@ -212,7 +223,7 @@ fn pem(lane: &mut Lane<'_>, start: usize, footer: &mut Footer) -> usize {
     let text = lane.text;
     let label = &text[start + 11..text.len().min(start + 64)];
     let Some(close) = memchr::memmem::find(label, b"-----") else { return start + 11 };
-    if !memchr::memmem::find(&label[..close], b"PRIVATE KEY").is_some_and(|at| at + 11 <= close) {
+    if memchr::memmem::find(&label[..close], b"PRIVATE KEY").is_none() {
         return start + 11 + close;
     }
     let body = start + 11 + close + 5;
@@ -240,7 +251,8 @@ fn url(lane: &mut Lane<'_>, sign: usize) -> usize {
     let text = lane.text;
     let user = sign + 3;
     let reach = text.len().min(user + 256);
-    let stop = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'"' | b'\'' | b'<' | b'>' | b'`' | b'@');
+    let stop =
+        |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'"' | b'\'' | b'<' | b'>' | b'`' | b'@');
     let Some(at) = text[user..reach].iter().position(stop).filter(|at| text[user + at] == b'@') else { return user };
     lane.work(at);
     let userinfo = &text[user..user + at];
@@ -249,7 +261,10 @@ fn url(lane: &mut Lane<'_>, sign: usize) -> usize {
     let host = user + at + 1;
     let host_end = text[host..].iter().position(|byte| !in_host(*byte)).map_or(text.len(), |at| host + at);
     let mut scheme = sign;
-    while scheme > 0 && sign - scheme < 24 && (text[scheme - 1].is_ascii_alphanumeric() || matches!(text[scheme - 1], b'+' | b'-' | b'.')) {
+    while scheme > 0
+        && sign - scheme < 24
+        && (text[scheme - 1].is_ascii_alphanumeric() || matches!(text[scheme - 1], b'+' | b'-' | b'.'))
+    {
         scheme -= 1;
     }
     if !password.is_empty() && !placeholder(password) && host_end > host && scheme < sign {
@@ -265,14 +280,32 @@ const fn in_host(byte: u8) -> bool {
 /// Values that stand for a secret in documentation and templates.
 fn placeholder(value: &[u8]) -> bool {
     const WORDS: [&[u8]; 15] = [
-        b"password", b"passwd", b"secret", b"changeme", b"example", b"your", b"pass", b"pwd", b"<", b"${", b"{{", b"xxxx", b"****", b"$(", b"%s",
+        b"password",
+        b"passwd",
+        b"secret",
+        b"changeme",
+        b"example",
+        b"your",
+        b"pass",
+        b"pwd",
+        b"<",
+        b"${",
+        b"{{",
+        b"xxxx",
+        b"****",
+        b"$(",
+        b"%s",
     ];
     WORDS.iter().any(|word| value.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
         || value.iter().all(|byte| Some(byte) == value.first())
 }
 
 const fn in_value(byte: u8) -> bool {
-    byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'`' | b'<' | b'>' | b'(' | b')' | b'[' | b']' | b'{' | b'}' | b',' | b';' | b'|')
+    byte.is_ascii_graphic()
+        && !matches!(
+            byte,
+            b'"' | b'\'' | b'`' | b'<' | b'>' | b'(' | b')' | b'[' | b']' | b'{' | b'}' | b',' | b';' | b'|'
+        )
 }
 
 /// A random-looking value behind a word such as "password", or in its column.
@@ -309,7 +342,11 @@ fn generic(lane: &mut Lane<'_>, values: &mut Vec<(usize, usize)>) {
 /// The part of the token `start..end` that is a secret, if any: what follows a `key=`, without the full stop of the sentence.
 fn secret_value(text: &[u8], start: usize, end: usize) -> Option<(usize, usize)> {
     let token = &text[start..end];
-    let key = token.iter().take(32).position(|byte| matches!(byte, b'=' | b':')).filter(|at| at + 1 < token.len() && !token[at + 1..].starts_with(b"/"));
+    let key = token
+        .iter()
+        .take(32)
+        .position(|byte| matches!(byte, b'=' | b':'))
+        .filter(|at| at + 1 < token.len() && !token[at + 1..].starts_with(b"/"));
     let start = key.map_or(start, |at| start + at + 1);
     let mut end = end;
     while end > start && matches!(text[end - 1], b'.' | b'?' | b'!' | b':' | b',') && end - start > VALUE_BYTES_MIN {
@@ -324,7 +361,8 @@ fn random_value(value: &[u8]) -> bool {
         return false;
     }
     let count = |class: fn(&u8) -> bool| value.iter().filter(|byte| class(byte)).count();
-    let (digits, upper, lower) = (count(u8::is_ascii_digit), count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase));
+    let (digits, upper, lower) =
+        (count(u8::is_ascii_digit), count(u8::is_ascii_uppercase), count(u8::is_ascii_lowercase));
     let symbols = value.len() - digits - upper - lower;
     let classes = [digits, upper, lower, symbols].iter().filter(|count| **count > 0).count();
     let letters = upper + lower;
@@ -332,7 +370,13 @@ fn random_value(value: &[u8]) -> bool {
     let mut seen = [false; 256];
     value.iter().for_each(|byte| seen[*byte as usize] = true);
     let distinct = seen.iter().filter(|seen| **seen).count();
-    digits > 0 && letters >= 2 && classes >= 2 && distinct >= 6 && !path && symbols * 3 <= value.len() && switches(value) >= 2
+    digits > 0
+        && letters >= 2
+        && classes >= 2
+        && distinct >= 6
+        && !path
+        && symbols * 3 <= value.len()
+        && switches(value) >= 2
 }
 
 /// How often the value changes between letters and digits, or between small letters and capitals.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::kind::KindSet;
 use super::Scope;
+use super::kind::KindSet;
 
 /// Longest word of a keyword list, bytes.
 pub const KEYWORD_BYTES_MAX: usize = 256;

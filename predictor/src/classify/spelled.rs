@@ -20,7 +20,8 @@ impl DigitWords {
     pub(super) fn compile() -> Result<DigitWords, aho_corasick::BuildError> {
         let title = |word: &str| word[..1].to_ascii_uppercase() + &word[1..];
         let forms = WORDS.iter().map(|word| (*word).to_owned());
-        let forms = forms.chain(WORDS.iter().map(|word| title(word))).chain(WORDS.iter().map(|word| word.to_ascii_uppercase()));
+        let forms =
+            forms.chain(WORDS.iter().map(|word| title(word))).chain(WORDS.iter().map(|word| word.to_ascii_uppercase()));
         AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(forms).map(DigitWords)
     }
 
@@ -34,7 +35,10 @@ impl DigitWords {
                 continue;
             }
             let gap = &text[end..found.start()];
-            let joined = len > 0 && len < DIGITS_MAX && gap.len() <= GAP_BYTES_MAX && gap.iter().all(|byte| matches!(byte, b' ' | b'-' | b',' | b'.'));
+            let joined = len > 0
+                && len < DIGITS_MAX
+                && gap.len() <= GAP_BYTES_MAX
+                && gap.iter().all(|byte| matches!(byte, b' ' | b'-' | b',' | b'.'));
             if !joined {
                 if len >= DIGITS_MIN {
                     each(&digits[..len], start, end);
@@ -60,7 +64,9 @@ mod tests {
         let words = DigitWords::compile().expect("the words compile");
         let read = |text: &str| {
             let mut all = Vec::new();
-            words.each(text.as_bytes(), |digits, start, end| all.push((String::from_utf8_lossy(digits).into_owned(), text[start..end].to_owned())));
+            words.each(text.as_bytes(), |digits, start, end| {
+                all.push((String::from_utf8_lossy(digits).into_owned(), text[start..end].to_owned()));
+            });
             all
         };
         let text = "ring Two one two, six oh six - four seven on Monday";

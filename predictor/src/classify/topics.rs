@@ -24,7 +24,8 @@ impl Topics {
     pub(super) fn of(counts: &Counts, text: &str) -> Topics {
         let code = is_code(counts);
         let math = is_math(counts);
-        let asks = counts.first_cues & (1 << Cue::Wh as u8) != 0 || (counts.question_marks > 0 && counts.cue(Cue::Wh) > 0);
+        let asks =
+            counts.first_cues & (1 << Cue::Wh as u8) != 0 || (counts.question_marks > 0 && counts.cue(Cue::Wh) > 0);
         let plain = counts.cue(Cue::Constraint) <= 2 && counts.cue(Cue::Demand) == 0 && counts.cue(Cue::Creative) == 0;
         let personal = counts.cue(Cue::Self_) > 0;
         let factual = asks && plain && !personal && !code && !math && (3..=QUESTION_WORDS_MAX).contains(&counts.words);
@@ -32,7 +33,10 @@ impl Topics {
     }
 
     pub(super) fn tag(&self, tags: &mut TagSet) {
-        for (_, tag) in [(self.code, Tag::CODE), (self.math, Tag::MATH), (self.factual, Tag::FACTUAL_QUESTION)].into_iter().filter(|(holds, _)| *holds) {
+        for (_, tag) in [(self.code, Tag::CODE), (self.math, Tag::MATH), (self.factual, Tag::FACTUAL_QUESTION)]
+            .into_iter()
+            .filter(|(holds, _)| *holds)
+        {
             tags.insert(tag);
         }
         if let Some(index) = self.language {
@@ -51,7 +55,13 @@ fn is_code(counts: &Counts) -> bool {
     let words = counts.cue(Cue::Code) + 2 * counts.cue(Cue::Tongue);
     let marks = counts.braces.min(6) / 2 + counts.cased_words.min(4) + counts.equals.min(4) / 2;
     let dense = words * 8 >= counts.words;
-    counts.fences > 0 || counts.code_lines >= 2 || (counts.code_lines >= 1 && words + marks >= 3) || (words >= 4 && dense) || (words >= 3 && marks >= 1 && dense) || marks >= 7
+    counts.fences > 0
+        || counts.code_lines >= 2
+        || (counts.backticks >= 2 && words + marks >= 2)
+        || (counts.code_lines >= 1 && words + marks >= 3)
+        || (words >= 4 && dense)
+        || (words >= 3 && marks >= 1 && dense)
+        || marks >= 7
 }
 
 /// Formulas, or a problem in words with numbers in it.
@@ -59,7 +69,11 @@ fn is_math(counts: &Counts) -> bool {
     let formula = counts.carets.min(2) + counts.backslashes.min(3) + counts.equals.min(2) + counts.dollars.min(2) / 2;
     let words = counts.cue(Cue::Math);
     let problem = counts.numbers >= 2 && counts.cue(Cue::Quantity) + words >= 2;
-    (formula >= 3 && counts.fences == 0 && counts.code_lines == 0) || (formula >= 1 && words >= 1) || (words >= 3 && words * 12 >= counts.words) || problem || counts.options >= 3
+    (formula >= 3 && counts.fences == 0 && counts.code_lines == 0)
+        || (formula >= 1 && words >= 1)
+        || (words >= 3 && words * 12 >= counts.words)
+        || problem
+        || counts.options >= 3
 }
 
 /// The language, by script or by stop words, when nothing else is near.
@@ -75,7 +89,7 @@ fn language(counts: &Counts, text: &str) -> Option<usize> {
             second = *hits;
         }
     }
-    let enough = best >= 1 + counts.words.min(40) / 10;
+    let enough = best > counts.words.min(40) / 10;
     (enough && best * 2 >= second * 3 && best > second).then_some(which).flatten()
 }
 
@@ -168,13 +182,27 @@ mod tests {
 
     #[test]
     fn code_and_mathematics_are_told_from_prose() {
-        for text in ["```\nlet x = 1;\n```", "Write a Python function that sorts an array", "def f(x):\n    return x + 1\nprint(f(2))", "SELECT name FROM users WHERE id = 3;\nINSERT INTO t VALUES (1);\nUPDATE t SET a = 1;"] {
+        for text in [
+            "```\nlet x = 1;\n```",
+            "Write a Python function that sorts an array",
+            "def f(x):\n    return x + 1\nprint(f(2))",
+            "SELECT name FROM users WHERE id = 3;\nINSERT INTO t VALUES (1);\nUPDATE t SET a = 1;",
+        ] {
             assert!(topics(text).code, "{text}");
         }
-        for text in ["Solve x^2 - 4 = 0", "Tom has 12 apples and buys 30 more, how many apples does he have in total?", "Evaluate \\int_0^1 x^2 dx"] {
+        for text in [
+            "Solve x^2 - 4 = 0",
+            "Tom has 12 apples and buys 30 more, how many apples does he have in total?",
+            "Evaluate \\int_0^1 x^2 dx",
+        ] {
             assert!(topics(text).math, "{text}");
         }
-        for text in ["Tell me a joke about parrots.", "What is the capital of France?", "Please book a table for two at the blue olive", "Translate 'good morning' into Dutch"] {
+        for text in [
+            "Tell me a joke about parrots.",
+            "What is the capital of France?",
+            "Please book a table for two at the blue olive",
+            "Translate 'good morning' into Dutch",
+        ] {
             assert!(!topics(text).code && !topics(text).math, "{text}");
         }
     }

@@ -1,7 +1,7 @@
 //! What the model sees of a text: plain features from one pass over the bytes, and hashed words and pairs of words from one over the words.
 
-use super::cues::{CUE_WORDS, CUES, Cue, STOP_WORDS};
 use super::super::tag::LANGUAGES;
+use super::cues::{CUE_WORDS, CUES, Cue, STOP_WORDS};
 
 /// Buckets of hashed words, as a power of two.
 pub(crate) const GRAM_BITS: u32 = 16;
@@ -16,7 +16,7 @@ macro_rules! plain {
         #[derive(Debug, Clone, Copy)]
         #[repr(u8)]
         #[allow(dead_code, reason = "the features of the cue groups are reached by their order")]
-        pub(crate) enum Plain { $($name,)* COUNT }
+        pub(crate) enum Plain { $($name,)* Count }
         /// Their names in reports.
         pub(crate) const PLAIN_NAMES: &[&str] = &[$($text,)*];
     };
@@ -36,7 +36,7 @@ plain! {
 }
 
 /// How many plain features there are.
-pub(crate) const PLAIN: usize = Plain::COUNT as usize;
+pub(crate) const PLAIN: usize = Plain::Count as usize;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Slot {
@@ -149,6 +149,7 @@ pub(crate) struct Counts {
     pub(crate) backslashes: u32,
     pub(crate) dollars: u32,
     pub(crate) question_marks: u32,
+    pub(crate) backticks: u32,
     pub(crate) options: u32,
     pub(crate) list_items: u32,
     pub(crate) first_cues: u32,
@@ -183,7 +184,9 @@ impl Features {
             }
             let start = at;
             let mut hash = EMPTY_HASH;
-            while at < text.len() && (in_word(text[at]) || (text[at] == b'\'' && text.get(at + 1).is_some_and(u8::is_ascii_alphabetic))) {
+            while at < text.len()
+                && (in_word(text[at]) || (text[at] == b'\'' && text.get(at + 1).is_some_and(u8::is_ascii_alphabetic)))
+            {
                 hash = mix(hash, text[at].to_ascii_lowercase());
                 at += 1;
             }
@@ -254,24 +257,52 @@ impl Features {
         counts.backslashes = bytes.of(b"\\");
         counts.dollars = bytes.of(b"$");
         counts.question_marks = bytes.of(b"?");
+        counts.backticks = bytes.of(b"`");
         let log = |count: u32| (count as f32).ln_1p();
         let per_word = |count: u32| count as f32 / words.count.max(1) as f32;
         let yes = |holds: bool| f32::from(u8::from(holds));
         let first = |cue: Cue| yes(counts.first_cues & 1 << cue as u8 != 0);
         let lines = self.plain[P::Lines as usize];
         let values = [
-            (P::Bytes, log(counts.bytes)), (P::Words, log(words.count)), (P::Sentences, log(bytes.of(b".!?"))), (P::Lines, lines.ln()),
-            (P::Numbers, log(words.numbers)), (P::Questions, log(counts.question_marks)), (P::EndsInQuestion, yes(text.trim_ascii_end().ends_with(b"?"))),
-            (P::WordLength, per_word(words.bytes)), (P::LongWords, per_word(words.long)), (P::CapitalWords, per_word(words.capitals)),
-            (P::AllCapitals, log(words.shouted)), (P::StartsSmall, yes(text.first().is_some_and(u8::is_ascii_lowercase))),
-            (P::Commas, log(bytes.of(b","))), (P::Semicolons, log(bytes.of(b";"))), (P::Colons, log(bytes.of(b":"))), (P::Quotes, log(bytes.of(b"\"'"))),
-            (P::Brackets, log(bytes.of(b"()"))), (P::Braces, log(counts.braces)), (P::Operators, log(counts.operators)), (P::Equals, log(counts.equals)),
-            (P::Backslashes, log(counts.backslashes)), (P::Dollars, log(counts.dollars)), (P::Percent, log(bytes.of(b"%"))), (P::Fences, log(counts.fences)),
-            (P::ListItems, log(counts.list_items)), (P::Options, log(counts.options)), (P::CodeLines, log(counts.code_lines)),
-            (P::Indented, self.plain[P::Indented as usize].ln_1p()), (P::Snake, log(words.cased)), (P::Caret, log(counts.carets)),
-            (P::NonAscii, bytes.beyond as f32 / text.len().max(1) as f32), (P::Exclamations, log(bytes.of(b"!"))),
-            (P::FirstWh, first(Cue::Wh)), (P::FirstCommand, first(Cue::Command)), (P::FirstDemand, first(Cue::Demand)), (P::FirstRewrite, first(Cue::Rewrite)),
-            (P::Short, yes(words.count < 10)), (P::Medium, yes((10..30).contains(&words.count))), (P::Repeats, repeats(&self.grams)),
+            (P::Bytes, log(counts.bytes)),
+            (P::Words, log(words.count)),
+            (P::Sentences, log(bytes.of(b".!?"))),
+            (P::Lines, lines.ln()),
+            (P::Numbers, log(words.numbers)),
+            (P::Questions, log(counts.question_marks)),
+            (P::EndsInQuestion, yes(text.trim_ascii_end().ends_with(b"?"))),
+            (P::WordLength, per_word(words.bytes)),
+            (P::LongWords, per_word(words.long)),
+            (P::CapitalWords, per_word(words.capitals)),
+            (P::AllCapitals, log(words.shouted)),
+            (P::StartsSmall, yes(text.first().is_some_and(u8::is_ascii_lowercase))),
+            (P::Commas, log(bytes.of(b","))),
+            (P::Semicolons, log(bytes.of(b";"))),
+            (P::Colons, log(bytes.of(b":"))),
+            (P::Quotes, log(bytes.of(b"\"'"))),
+            (P::Brackets, log(bytes.of(b"()"))),
+            (P::Braces, log(counts.braces)),
+            (P::Operators, log(counts.operators)),
+            (P::Equals, log(counts.equals)),
+            (P::Backslashes, log(counts.backslashes)),
+            (P::Dollars, log(counts.dollars)),
+            (P::Percent, log(bytes.of(b"%"))),
+            (P::Fences, log(counts.fences)),
+            (P::ListItems, log(counts.list_items)),
+            (P::Options, log(counts.options)),
+            (P::CodeLines, log(counts.code_lines)),
+            (P::Indented, self.plain[P::Indented as usize].ln_1p()),
+            (P::Snake, log(words.cased)),
+            (P::Caret, log(counts.carets)),
+            (P::NonAscii, bytes.beyond as f32 / text.len().max(1) as f32),
+            (P::Exclamations, log(bytes.of(b"!"))),
+            (P::FirstWh, first(Cue::Wh)),
+            (P::FirstCommand, first(Cue::Command)),
+            (P::FirstDemand, first(Cue::Demand)),
+            (P::FirstRewrite, first(Cue::Rewrite)),
+            (P::Short, yes(words.count < 10)),
+            (P::Medium, yes((10..30).contains(&words.count))),
+            (P::Repeats, repeats(&self.grams)),
         ];
         for (which, value) in values {
             self.plain[which as usize] = value;
@@ -348,7 +379,10 @@ impl Words {
 /// `- item`, `* item`, `1. item`, `2) item`.
 fn list_item(line: &[u8]) -> bool {
     let digits = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    line.starts_with(b"- ") || line.starts_with(b"* ") || line.starts_with("•".as_bytes()) || ((1..=2).contains(&digits) && matches!(line.get(digits), Some(b'.' | b')')))
+    line.starts_with(b"- ")
+        || line.starts_with(b"* ")
+        || line.starts_with("•".as_bytes())
+        || ((1..=2).contains(&digits) && matches!(line.get(digits), Some(b'.' | b')')))
 }
 
 /// `A) 12`, `(b) 12`.
@@ -360,11 +394,43 @@ fn option(line: &[u8]) -> bool {
 /// Whether a line looks like program text by its first word or its end.
 fn code_line(line: &[u8]) -> bool {
     const STARTS: [&[u8]; 30] = [
-        b"def ", b"class ", b"import ", b"from ", b"#include", b"return ", b"if (", b"for (", b"while (", b"else", b"public ", b"private ", b"const ", b"let ",
-        b"var ", b"fn ", b"func ", b"function ", b"function(", b"SELECT ", b"INSERT ", b"UPDATE ", b"CREATE TABLE", b"</", b"<div", b"print(", b"assert ", b"using ", b"@", b"//",
+        b"def ",
+        b"class ",
+        b"import ",
+        b"from ",
+        b"#include",
+        b"return ",
+        b"if (",
+        b"for (",
+        b"while (",
+        b"else",
+        b"public ",
+        b"private ",
+        b"const ",
+        b"let ",
+        b"var ",
+        b"fn ",
+        b"func ",
+        b"function ",
+        b"function(",
+        b"SELECT ",
+        b"INSERT ",
+        b"UPDATE ",
+        b"CREATE TABLE",
+        b"</",
+        b"<div",
+        b"print(",
+        b"assert ",
+        b"using ",
+        b"@",
+        b"//",
     ];
-    let ends = matches!(line.last(), Some(b';' | b'{' | b'}')) || line.ends_with(b"):") || line.ends_with(b");") || line.ends_with(b"/>");
-    let calls = memchr::memmem::find(line, b"(").is_some() && (memchr::memmem::find(line, b") =").is_some() || memchr::memmem::find(line, b" = ").is_some());
+    let ends = matches!(line.last(), Some(b';' | b'{' | b'}'))
+        || line.ends_with(b"):")
+        || line.ends_with(b");")
+        || line.ends_with(b"/>");
+    let calls = memchr::memmem::find(line, b"(").is_some()
+        && (memchr::memmem::find(line, b") =").is_some() || memchr::memmem::find(line, b" = ").is_some());
     let starts = STARTS.iter().any(|start| line.starts_with(start))
         && line.iter().any(|byte| matches!(byte, b'(' | b'{' | b'=' | b';' | b'<' | b'*' | b'"'));
     ends || calls || starts

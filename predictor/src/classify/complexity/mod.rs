@@ -144,7 +144,13 @@ impl Model {
     ///
     /// # Errors
     /// When the slices have other lengths than [`Reader::DIMENSIONS`], or hold numbers that are not finite.
-    pub fn from_weights(mean: &[f32], deviation: &[f32], weight: &[f32], bias: f32, grams: &[f32]) -> Result<Model, ModelError> {
+    pub fn from_weights(
+        mean: &[f32],
+        deviation: &[f32],
+        weight: &[f32],
+        bias: f32,
+        grams: &[f32],
+    ) -> Result<Model, ModelError> {
         let plain = |values: &[f32]| <[f32; PLAIN]>::try_from(values).map_err(|_| ModelError::Length(values.len()));
         if grams.len() != GRAMS {
             return Err(ModelError::Length(grams.len()));
@@ -182,8 +188,13 @@ impl Model {
 
     /// The terms of the score, the largest first.
     pub(crate) fn terms(&self, features: &Features) -> Vec<Term> {
-        let plain = features.plain.iter().enumerate().map(|(at, value)| Term { name: PLAIN_NAMES[at], logit: self.plain_term(at, *value) });
-        let mut terms: Vec<Term> = plain.chain([Term { name: "words", logit: self.gram_term(&features.grams) }]).collect();
+        let plain = features
+            .plain
+            .iter()
+            .enumerate()
+            .map(|(at, value)| Term { name: PLAIN_NAMES[at], logit: self.plain_term(at, *value) });
+        let mut terms: Vec<Term> =
+            plain.chain([Term { name: "words", logit: self.gram_term(&features.grams) }]).collect();
         terms.sort_by(|a, b| b.logit.abs().total_cmp(&a.logit.abs()));
         terms
     }

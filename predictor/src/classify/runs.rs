@@ -1,0 +1,124 @@
+//! Runs of letters and digits, and what joins them: the raw material of the number lane.
+
+use super::lane::Lane;
+
+/// Longest separator between two runs of a cluster: ` - `, `) `.
+const GAP_BYTES_MAX: usize = 3;
+
+/// A maximal run of ASCII letters and digits.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Run {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) shape: Shape,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    Digits,
+    Letters,
+    Mixed,
+}
+
+impl Run {
+    pub(super) fn len(&self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+pub(super) const SPACE: u8 = 1;
+pub(super) const DASH: u8 = 2;
+pub(super) const DOT: u8 = 4;
+pub(super) const OTHER: u8 = 8;
+
+/// Whether a byte may stand between two runs of one identifier.
+pub(super) const fn joins(byte: u8) -> u8 {
+    match byte {
+        b' ' => SPACE,
+        b'-' => DASH,
+        b'.' => DOT,
+        b'/' | b'(' | b')' | b'_' => OTHER,
+        _ => 0,
+    }
+}
+
+/// Length of a UUID that begins at `start`, if one does.
+fn uuid(text: &[u8], start: usize) -> Option<usize> {
+    let token = text.get(start..start + 36)?;
+    let fits = token.iter().enumerate().all(|(at, byte)| match at {
+        8 | 13 | 18 | 23 => *byte == b'-',
+        _ => byte.is_ascii_hexdigit(),
+    });
+    fits.then_some(36)
+}
+
+const DIGIT: u8 = 1;
+const CAPITAL: u8 = 2;
+const SMALL: u8 = 4;
+/// What kind of letter or digit each byte is; 0 for all others.
+const CLASS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'0'..=b'9' => DIGIT,
+            b'A'..=b'Z' => CAPITAL,
+            b'a'..=b'z' => SMALL,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// Cuts the text into the runs that can be part of an identifier.
+pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
+    runs.clear();
+    let text = lane.text;
+    let mut at = 0;
+    while at < text.len() {
+        let mut classes = CLASS[text[at] as usize];
+        if classes == 0 {
+            at += 1;
+            continue;
+        }
+        let start = at;
+        at += 1;
+        while at < text.len() {
+            let class = CLASS[text[at] as usize];
+            if class == 0 {
+                break;
+            }
+            classes |= class;
+            at += 1;
+        }
+        let len = at - start;
+        if len == 8
+            && text.get(at) == Some(&b'-')
+            && let Some(skipped) = uuid(text, start)
+        {
+            at = start + skipped;
+            continue;
+        }
+        let shape = match classes {
+            DIGIT => Shape::Digits,
+            CAPITAL if len <= 2 || matches!(len, 8 | 11) => Shape::Letters,
+            _ if classes & DIGIT != 0 => Shape::Mixed,
+            _ if len <= 2 => Shape::Letters,
+            _ => continue,
+        };
+        runs.push(Run { start: start as u32, end: at as u32, shape });
+    }
+    lane.work(text.len());
+}
+
+/// The separators between two runs, or nothing when they belong to different clusters.
+pub(super) fn gap(text: &[u8], left: &Run, right: &Run) -> Option<u8> {
+    let between = &text[left.end as usize..right.start as usize];
+    if between.len() > GAP_BYTES_MAX {
+        return None;
+    }
+    let seps = between.iter().map(|byte| joins(*byte)).try_fold(0, |all, sep| (sep != 0).then_some(all | sep))?;
+    // " - " and ". " count as what they hold besides the spaces.
+    Some(if seps & !SPACE == 0 { seps } else { seps & !SPACE })
+}

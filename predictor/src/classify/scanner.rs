@@ -1,0 +1,195 @@
+//! The scanner: classifiers compiled from their specifications.
+
+use super::complexity::features::Lexicon;
+use super::complexity::{Model, Term};
+use super::context::Words;
+use super::custom::{Keywords, Patterns};
+use super::kind::{Group, Kind, KindSet};
+use super::scan::Scratch;
+use super::secrets::Prefixes;
+use super::spec::{BUILTINS_MAX, Builtin, ComplexitySpec, OnUnknown, SpecError};
+use super::spelled::DigitWords;
+use super::tag::{TAGS_MAX, Tag, TagSet};
+
+/// The compiled classifiers. Immutable, shared by all threads.
+#[derive(Debug)]
+pub struct Scanner {
+    pub(super) kinds: KindSet,
+    pub(super) on_unknown: OnUnknown,
+    pub(super) words: Words,
+    pub(super) prefixes: Prefixes,
+    pub(super) digit_words: DigitWords,
+    pub(super) unknown_tags: TagSet,
+    pub(super) complexity: Option<Complexity>,
+    pub(super) topics: Option<Tagged>,
+    pub(super) lexicon: Lexicon,
+    pub(super) keywords: Vec<Keywords>,
+    pub(super) patterns: Vec<Patterns>,
+    pub(super) own_tags: Vec<String>,
+    /// Tells scratch spaces of another scanner.
+    pub(super) fingerprint: u64,
+}
+
+/// That the topics were asked for as tags.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tagged;
+
+/// The complexity model and its thresholds.
+#[derive(Debug)]
+pub(super) struct Complexity {
+    pub(super) model: Model,
+    pub(super) low: f32,
+    pub(super) high: f32,
+}
+
+/// What the compiler has seen so far.
+struct Draft {
+    personal: KindSet,
+    kinds: KindSet,
+    on_unknown: OnUnknown,
+    complexity: Option<Complexity>,
+    topics: Option<Tagged>,
+    keywords: Vec<Keywords>,
+    patterns: Vec<Patterns>,
+    own_tags: Vec<String>,
+}
+
+impl Draft {
+    fn add(&mut self, index: usize, builtin: &Builtin) -> Result<(), SpecError> {
+        match builtin {
+            Builtin::Pii(spec) if spec.kinds.is_empty() => {
+                return Err(SpecError::new(index, "kinds", "is empty: nothing would be found"));
+            }
+            Builtin::Pii(spec) => {
+                self.personal = self.personal.union(spec.kinds);
+                if spec.on_unknown == OnUnknown::AddTag {
+                    self.on_unknown = OnUnknown::AddTag;
+                }
+            }
+            Builtin::Secrets => self.kinds = self.kinds.union(KindSet::secrets()),
+            Builtin::Complexity(spec) => self.complexity = Some(complexity(index, spec)?),
+            Builtin::Topics => self.topics = Some(Tagged),
+            Builtin::Keywords(spec) => {
+                let tag = self.own_tag(index, &spec.tag)?;
+                self.keywords.push(Keywords::compile(index, spec, tag)?);
+            }
+            Builtin::Regex(spec) => {
+                let tag = self.own_tag(index, &spec.tag)?;
+                self.patterns.push(Patterns::compile(index, spec, tag)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of a tag of the operator: that of a built-in one if the name is the same, else a new one.
+    fn own_tag(&mut self, index: usize, name: &str) -> Result<Tag, SpecError> {
+        if name.is_empty() {
+            return Err(SpecError::new(index, "tag", "is empty"));
+        }
+        if let Some(tag) = Tag::built_in(name) {
+            return Ok(tag);
+        }
+        let place = self.own_tags.iter().position(|known| known == name).unwrap_or(self.own_tags.len());
+        if place == self.own_tags.len() {
+            self.own_tags.push(name.to_owned());
+        }
+        if Tag::BUILT_IN + place >= TAGS_MAX {
+            return Err(SpecError::new(
+                index,
+                "tag",
+                format!("more than {} tags of one's own", TAGS_MAX - Tag::BUILT_IN),
+            ));
+        }
+        Ok(Tag((Tag::BUILT_IN + place) as u16))
+    }
+}
+
+fn complexity(index: usize, spec: &ComplexitySpec) -> Result<Complexity, SpecError> {
+    if !(0.0..=1.0).contains(&spec.low) {
+        return Err(SpecError::new(index, "low", "must be 0 to 1"));
+    }
+    if !(spec.low..=1.0).contains(&spec.high) {
+        return Err(SpecError::new(index, "high", "must be 0 to 1 and not below `low`"));
+    }
+    let model = spec.model.as_deref().map_or_else(Model::built_in, Model::from_bytes);
+    let model = model.map_err(|error| SpecError::new(index, "model", error.to_string()))?;
+    Ok(Complexity { model, low: spec.low, high: spec.high })
+}
+
+impl Scanner {
+    /// Compiles `builtins`.
+    ///
+    /// # Errors
+    /// When a field is out of bounds or does not compile; the error names the classifier and the field.
+    pub fn compile(builtins: &[Builtin]) -> Result<Scanner, SpecError> {
+        if builtins.len() > BUILTINS_MAX {
+            return Err(SpecError::new(BUILTINS_MAX, "type", format!("more than {BUILTINS_MAX} classifiers")));
+        }
+        let mut draft = Draft {
+            personal: KindSet::EMPTY,
+            kinds: KindSet::EMPTY,
+            on_unknown: OnUnknown::Ignore,
+            complexity: None,
+            topics: None,
+            keywords: Vec::new(),
+            patterns: Vec::new(),
+            own_tags: Vec::new(),
+        };
+        for (index, builtin) in builtins.iter().enumerate() {
+            draft.add(index, builtin)?;
+        }
+        let kinds = draft.kinds.union(draft.personal);
+        let failed = |error: aho_corasick::BuildError| SpecError::new(0, "kinds", error.to_string());
+        Ok(Scanner {
+            kinds,
+            on_unknown: draft.on_unknown,
+            words: Words::compile(kinds.0).map_err(failed)?,
+            prefixes: Prefixes::compile().map_err(failed)?,
+            digit_words: DigitWords::compile().map_err(failed)?,
+            unknown_tags: unknown_tags(draft.personal),
+            complexity: draft.complexity,
+            topics: draft.topics,
+            lexicon: Lexicon::compile(),
+            keywords: draft.keywords,
+            patterns: draft.patterns,
+            own_tags: draft.own_tags,
+            fingerprint: xxhash_rust::xxh3::xxh3_64(format!("{builtins:?}").as_bytes()),
+        })
+    }
+
+    /// The word of a tag.
+    #[must_use]
+    pub fn tag_name(&self, tag: Tag) -> Option<&str> {
+        match tag.index().checked_sub(Tag::BUILT_IN) {
+            Some(own) => self.own_tags.get(own).map(String::as_str),
+            None => tag.built_in_name(),
+        }
+    }
+
+    /// The tag called `name`, built in or of this scanner.
+    #[must_use]
+    pub fn tag(&self, name: &str) -> Option<Tag> {
+        let own = || self.own_tags.iter().position(|known| known == name).map(|own| Tag((Tag::BUILT_IN + own) as u16));
+        Tag::built_in(name).or_else(own)
+    }
+
+    /// The terms of the complexity score of the last scan in `scratch`, the largest first. For reports: it allocates.
+    #[must_use]
+    pub fn complexity_terms(&self, scratch: &Scratch) -> Vec<Term> {
+        match (&self.complexity, scratch.findings.complexity) {
+            (Some(complexity), Some(_)) => complexity.model.terms(&scratch.features),
+            (None | Some(_), _) => Vec::new(),
+        }
+    }
+}
+
+/// What an unreadable request may hold, for rules that match on it.
+fn unknown_tags(personal: KindSet) -> TagSet {
+    let mut tags: TagSet =
+        Kind::ALL.iter().filter(|kind| personal.contains(**kind)).map(|kind| Tag::of_kind(*kind)).collect();
+    tags.insert(Tag::PII);
+    if personal.intersects(KindSet::of_groups(&[Group::Government])) {
+        tags.insert(Tag::PII_NATIONAL_ID);
+    }
+    tags
+}
