@@ -1,11 +1,12 @@
 //! What a program can never do, and what it might do with personal data.
 //!
-//! The analysis compares entries one with one, so it knows that an entry is covered by another, not that
-//! it is covered by several together. It never calls reachable what is not, save by that; so a rule it
-//! names is truly unreachable, and a leak it does not name does not exist.
+//! Whether some requests are all taken by earlier rules is shown entry by entry; where no single entry takes
+//! them all, they are split (by model, API, streaming, tag) and each part is shown on its own, within a
+//! bound. Tenants, headers and prompt lengths are not split. So a rule named unreachable is truly
+//! unreachable and a leak that is not named does not exist; the other way round a rare false alarm is possible.
 
-use crate::condition::{DropCondition, Match, NumberRange, Pattern, TagCondition};
-use crate::request::Request;
+use crate::condition::{DropCondition, Match, NumberRange, Pattern, TagCondition, any_pattern};
+use crate::request::{Api, Request, Streaming};
 use crate::rule::{Action, Backend, Exclude, ExcludeScope, Program, Route, Rule, SelectStep, Target};
 
 /// A rule no request reaches.
@@ -31,15 +32,15 @@ pub struct Leak {
 pub fn unreachable(program: &Program) -> Vec<Unreachable> {
     let rules = program.rules();
     let own = rules.len().saturating_sub(1);
+    let names = names(program);
+    let mut splits = SPLITS_MAX;
     let mut found = Vec::new();
     for (i, rule) in rules.iter().take(own).enumerate() {
-        let mut taken_by = None;
-        let covered = entries(rule).iter().all(|entry| {
-            let by = rules.iter().take(i).position(|r| entries(r).iter().any(|e| covers(e, entry)));
-            taken_by = taken_by.into_iter().chain(by).min();
-            by.is_some()
-        });
-        if let Some(taken_by) = taken_by.filter(|_| covered) {
+        let earlier: Vec<Match> = rules.iter().take(i).flat_map(entries).collect();
+        if !earlier.is_empty() && entries(rule).iter().all(|entry| all_taken(entry, &earlier, &names, &mut splits)) {
+            // Where several take part, the first that takes a whole entry is named, else the one just before.
+            let whole = |r: &Rule| entries(rule).iter().any(|entry| entries(r).iter().any(|e| covers(e, entry)));
+            let taken_by = rules.iter().take(i).position(whole).unwrap_or(i.saturating_sub(1));
             found.push(Unreachable { rule: i, taken_by });
         }
     }
@@ -50,16 +51,19 @@ pub fn unreachable(program: &Program) -> Vec<Unreachable> {
 #[must_use]
 pub fn personal_data_leaks(program: &Program) -> Vec<Leak> {
     let rules = program.rules();
+    let names = names(program);
+    let mut splits = SPLITS_MAX;
     let mut leaks = Vec::new();
     for (i, rule) in rules.iter().enumerate() {
         let Action::Route(route) = &rule.action else { continue };
+        let earlier: Vec<Match> = rules.iter().take(i).flat_map(entries).collect();
         for (select_step, step) in route.select.iter().enumerate() {
             let external = step_targets(program, route, step);
             if step.backend != Backend::External || external.is_empty() {
                 continue;
             }
             let leaks_out = entries(rule).iter().filter_map(tagged_personal).any(|entry| {
-                let taken = rules.iter().take(i).any(|r| entries(r).iter().any(|e| covers(e, &entry)));
+                let taken = all_taken(&entry, &earlier, &names, &mut splits);
                 !taken && !external.iter().all(|t| route.exclude.iter().any(|e| always_drops(e, *t, &entry)))
             });
             if leaks_out {
@@ -95,6 +99,65 @@ pub fn step_targets(program: &Program, route: &Route, step: &SelectStep) -> Vec<
 /// A rule's entries; one that asks nothing when it has none.
 fn entries(rule: &Rule) -> Vec<Match> {
     if rule.matches.is_empty() { vec![Match::default()] } else { rule.matches.clone() }
+}
+
+/// Parts the requests of a whole program are split into before the analysis gives up and takes the rest for reachable.
+/// A policy written by a person needs some dozens; the bound keeps checking a set within the second a change may take.
+const SPLITS_MAX: u32 = 5_000;
+
+/// A model name no destination serves: paths without a model in their body are routed too.
+const NO_NAME: &str = "\0";
+
+/// Every name a request of the pool may ask for. Empty when one holds a star, which a pattern could not tell apart.
+fn names(program: &Program) -> Vec<String> {
+    let served = program.destinations().iter().flat_map(|d| d.models.iter().flatten().cloned());
+    let mut names: Vec<String> = served.chain([NO_NAME.to_owned()]).collect();
+    names.sort();
+    names.dedup();
+    if names.iter().any(|n| n.contains('*')) { Vec::new() } else { names }
+}
+
+/// Whether every request of `entry` is taken by one of `earlier`.
+fn all_taken(entry: &Match, earlier: &[Match], names: &[String], splits: &mut u32) -> bool {
+    if nobody(&entry.tags) || earlier.iter().any(|e| covers(e, entry)) {
+        return true;
+    }
+    if *splits == 0 {
+        return false;
+    }
+    *splits -= 1;
+    // Each split settles one model, API, streaming or tag for good, so the depth is bounded by their number.
+    split(entry, earlier, names).is_some_and(|parts| parts.iter().all(|part| all_taken(part, earlier, names, splits)))
+}
+
+/// Whether no prompt carries tags like these: one is asked for and forbidden.
+fn nobody(tags: &TagCondition) -> bool {
+    let certain: Vec<&str> = tags.all.iter().map(String::as_str).collect();
+    let least = Request { tags: &certain, ..Request::chat("", "") };
+    tags.none.iter().any(|t| least.has_tag(t))
+}
+
+/// Parts that together are `entry`, split by something `earlier` asks about and `entry` leaves open.
+fn split(entry: &Match, earlier: &[Match], names: &[String]) -> Option<Vec<Match>> {
+    let settled = matches!(entry.models.as_slice(), [only] if only.is_exact());
+    if !settled && !names.is_empty() && earlier.iter().any(|e| !e.models.is_empty()) {
+        let matching = names.iter().filter(|n| any_pattern(&entry.models, n));
+        return Some(matching.map(|n| Match { models: vec![Pattern::new(n)], ..entry.clone() }).collect());
+    }
+    if entry.stream.is_none() && earlier.iter().any(|e| e.stream.is_some()) {
+        let part = |stream| Match { stream: Some(stream), ..entry.clone() };
+        return Some(vec![part(Streaming::Yes), part(Streaming::No)]);
+    }
+    if entry.apis.len() != 1 && earlier.iter().any(|e| !e.apis.is_empty()) {
+        let apis: &[Api] = if entry.apis.is_empty() { &Api::ALL } else { &entry.apis };
+        return Some(apis.iter().map(|api| Match { apis: vec![*api], ..entry.clone() }).collect());
+    }
+    let open = |tag: &&str| !entry.tags.all.iter().chain(&entry.tags.none).any(|t| t == tag);
+    let tag = earlier.iter().flat_map(|e| e.tags.tags()).find(open)?;
+    let (mut with, mut without) = (entry.clone(), entry.clone());
+    with.tags.all.push(tag.to_owned());
+    without.tags.none.push(tag.to_owned());
+    Some(vec![with, without])
 }
 
 /// The entry narrowed to requests tagged `pii`; `None` when it takes none of them.
@@ -178,7 +241,6 @@ pub fn is_impossible(range: &NumberRange, sensible: (f64, f64)) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::request::Streaming;
     use crate::rule::{Consider, PoolDestination, Ranking};
     use proptest::prelude::*;
 
@@ -258,6 +320,23 @@ mod tests {
         assert_eq!(found, [Unreachable { rule: 2, taken_by: 0 }]);
     }
 
+    #[test]
+    fn several_entries_together_may_cover_what_none_covers_alone() {
+        let streamed = |stream| Match { stream: Some(stream), ..tagged(&[], &["pii"], &[]) };
+        let keep = |entries| rule(entries, Backend::Local, vec![]);
+        let out = || rule(vec![], Backend::External, vec![]);
+        assert_eq!(leaks(vec![keep(vec![streamed(Streaming::Yes), streamed(Streaming::No)]), out()]), 0);
+        assert_eq!(leaks(vec![keep(vec![streamed(Streaming::Yes)]), out()]), 1);
+        let low_or_not = vec![tagged(&[], &["pii", "low"], &[]), tagged(&[], &["pii"], &["low"])];
+        assert_eq!(leaks(vec![keep(low_or_not), out()]), 0);
+        let named = |name: &str| Match { models: vec![Pattern::new(name)], ..tagged(&[], &["pii"], &[]) };
+        assert_eq!(leaks(vec![keep(vec![named("m")]), out()]), 1, "a path without a model is routed too");
+        assert_eq!(leaks(vec![keep(vec![named("*")]), out()]), 0);
+        let only_m =
+            rule(vec![Match { models: vec![Pattern::new("m")], ..Match::default() }], Backend::External, vec![]);
+        assert_eq!(leaks(vec![keep(vec![named("m")]), only_m]), 0);
+    }
+
     fn any_match() -> impl Strategy<Value = Match> {
         let tags = || proptest::sample::subsequence(vec!["pii", "pii-email", "pii-unscanned", "low"], 0..=2);
         let models = proptest::sample::subsequence(vec!["a", "ab", "a*", "*", "*b"], 0..=2);
@@ -292,6 +371,29 @@ mod tests {
             };
             if covers(&earlier, &later) && later.holds(&request) {
                 prop_assert!(earlier.holds(&request));
+            }
+        }
+
+        #[test]
+        fn no_request_reaches_a_rule_called_unreachable(
+            entries in proptest::collection::vec(any_match(), 1..5),
+            model in proptest::sample::select(&["m", ""][..]), streamed in any::<bool>(), tokens in 0..6_i32,
+            tags in proptest::sample::subsequence(vec!["pii", "pii-email", "pii-unscanned", "low"], 0..=4),
+        ) {
+            let rules = entries.into_iter().map(|e| rule(vec![e], Backend::External, vec![])).collect();
+            let program = Program::new(pool(), rules).expect("compiles");
+            let request = Request {
+                tags: &tags,
+                stream: if streamed { Streaming::Yes } else { Streaming::No },
+                prompt_tokens: f64::from(tokens) * 0.5,
+                ..Request::chat(model, "t")
+            };
+            let reached = usize::from(program.match_rule(&request).0);
+            prop_assert!(unreachable(&program).iter().all(|u| u.rule != reached));
+            let leaks = personal_data_leaks(&program);
+            let own = program.rules().len() - 1;
+            if request.has_tag("pii") && reached < own {
+                prop_assert!(leaks.iter().any(|l| l.rule == reached), "a leak is always named");
             }
         }
 

@@ -3,10 +3,10 @@
 //! A rule is judged by every pool its policy is attached to: it is worth a warning when it can do
 //! nothing in any of them, and a leak when it can leak in one.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crds::policy as wire;
-use policy::reach::{is_impossible, personal_data_leaks, step_targets, unreachable};
+use policy::reach::{Leak, Unreachable, is_impossible, personal_data_leaks, step_targets, unreachable};
 use policy::{Action, Backend, Code, Diagnostic, DropCondition, Signal, TagCondition};
 
 use super::rules::{Policy, backend, rule_path};
@@ -29,12 +29,12 @@ const SHAPE_TAGS: [&str; 10] = [
 ];
 
 pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<'_>>, findings: &mut Vec<Diagnostic>) {
+    let analysed: Vec<Analysed<'_>> = snapshot.pools.iter().map(Analysed::new).collect();
     for (id, policy) in policies {
-        let pools: Vec<Attached<'_>> = snapshot
-            .pools
+        let pools: Vec<Attached<'_>> = analysed
             .iter()
-            .filter(|pool| pool.id.namespace == id.namespace)
-            .filter_map(|pool| Attached::new(pool, &id.name))
+            .filter(|a| a.pool.id.namespace == id.namespace)
+            .filter_map(|a| Attached::new(a, &id.name))
             .collect();
         if pools.is_empty() {
             let path = Path::default().key("metadata").key("name");
@@ -56,16 +56,37 @@ pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<
     }
 }
 
+/// A pool and what its program can never do: found once, as it looks at every pair of rules.
+struct Analysed<'s> {
+    pool: &'s Pool,
+    unreachable: Vec<Unreachable>,
+    leaks: Vec<Leak>,
+    names: BTreeSet<&'s str>,
+}
+
+impl<'s> Analysed<'s> {
+    fn new(pool: &'s Pool) -> Self {
+        Self {
+            pool,
+            unreachable: unreachable(&pool.program),
+            leaks: personal_data_leaks(&pool.program),
+            names: pool.names(),
+        }
+    }
+}
+
 /// A pool and where the policy's rules begin in its program.
 struct Attached<'s> {
+    analysed: &'s Analysed<'s>,
     pool: &'s Pool,
     first_rule: usize,
 }
 
 impl<'s> Attached<'s> {
-    fn new(pool: &'s Pool, policy: &str) -> Option<Self> {
+    fn new(analysed: &'s Analysed<'s>, policy: &str) -> Option<Self> {
+        let pool = analysed.pool;
         let first_rule = pool.program.rules().iter().position(|r| r.policy == policy)?;
-        Some(Self { pool, first_rule })
+        Some(Self { analysed, pool, first_rule })
     }
 }
 
@@ -86,7 +107,7 @@ impl RuleLint<'_> {
         let mut taken_by = None;
         for attached in self.pools {
             let at = attached.first_rule + self.index;
-            match unreachable(&attached.pool.program).into_iter().find(|u| u.rule == at) {
+            match attached.analysed.unreachable.iter().find(|u| u.rule == at) {
                 Some(found) => taken_by = attached.pool.program.rules().get(found.taken_by),
                 None => return,
             }
@@ -116,9 +137,9 @@ impl RuleLint<'_> {
         }
         for (path, name) in named {
             let pattern = policy::Pattern::new(name);
-            let served = self.pools.iter().flat_map(|a| a.pool.names()).any(|n| pattern.matches(n));
+            let served = self.pools.iter().flat_map(|a| a.analysed.names.iter().copied()).any(|n| pattern.matches(n));
             if !served {
-                let nearest = nearest(name, self.pools.iter().flat_map(|a| a.pool.names()));
+                let nearest = nearest(name, self.pools.iter().flat_map(|a| a.analysed.names.iter().copied()));
                 let message = format!("no destination of the policy's pools serves a model `{name}`");
                 findings.push(self.policy.document.finding(Code::ModelNotServed, &path, message).suggest(nearest));
             }
@@ -186,7 +207,7 @@ impl RuleLint<'_> {
                 self.push(Code::SelectStepEmpty, &path, message, findings);
             }
             let leaks = self.pools.iter().any(|attached| {
-                let leaks = personal_data_leaks(&attached.pool.program);
+                let leaks = &attached.analysed.leaks;
                 leaks.iter().any(|l| l.rule == attached.first_rule + self.index && l.select_step == i)
             });
             // Without a classifier for personal data no prompt is ever tagged `pii`.
