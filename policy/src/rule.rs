@@ -380,7 +380,7 @@ impl Program {
     /// Whether a destination of the pool serves `name`.
     #[must_use]
     pub fn serves(&self, name: &str) -> bool {
-        self.rules.last().is_some() && !self.targets(RuleIndex(u16::MAX), name).is_empty()
+        !self.targets(RuleIndex(u16::MAX), name).is_empty()
     }
 
     /// Every tag a rule looks at, sorted: only the classifiers that give one of these need to run.
