@@ -236,10 +236,10 @@ def policy_changes(report, gateway, engines):
     time.sleep(2)
     steps = [(gateway.write_policy(changed), "house-to-right")]
     time.sleep(3)
-    for name, text, place in broken_forms(changed):
+    for name, text, is_place in broken_forms(changed):
         known = gateway.refusals()
         steps.append((gateway.overwrite_policy(text), "house-to-right"))
-        wait_refusal(report, gateway, name, place, known)
+        wait_refusal(report, gateway, name, is_place, known)
     steps.append((gateway.overwrite_policy(good), "house-to-left"))
     time.sleep(3)
     exchanges = load.stop()
@@ -251,29 +251,27 @@ def policy_changes(report, gateway, engines):
 
 
 def broken_forms(text):
-    """(what is wrong, the broken file, (line, column) of the fault or (line, None))."""
+    """(what is wrong, the broken file, whether a line and column are its place)."""
     lines = text.splitlines()
     at = next(i for i, line in enumerate(lines) if "consider:" in line)
     typo = [*lines[:at], lines[at].replace("consider:", "considr:"), *lines[at + 1:]]
     column = lines[at].index("consider") + 1
-    yield "a misspelt field", "\n".join(typo) + "\n", (at + 1, column)
-    last = len(lines) - 1
-    yield "a half-written file", "\n".join(lines)[:-12], (last + 1, None)
+    yield "a misspelt field", "\n".join(typo) + "\n", lambda line, col: (line, col) == (at + 1, column)
+    # An unclosed bracket shows at the end of the file, which is its last line or the one after.
+    yield "a half-written file", "\n".join(lines)[:-12], lambda line, col: line in (len(lines), len(lines) + 1)
 
 
-def wait_refusal(report, gateway, name, place, known):
+def wait_refusal(report, gateway, name, is_place, known):
     """Waits until the broken file is refused with its place, then leaves it broken for a while."""
     started = time.monotonic()
-    seen = set()
-    while time.monotonic() - started < REFUSED_S_MAX:
-        seen = gateway.refusals() - known
-        if any(line == place[0] and place[1] in (None, column) for line, column in seen):
-            break
+    exact, seen = False, set()
+    while not exact and time.monotonic() - started < REFUSED_S_MAX:
         time.sleep(0.05)
-    took = time.monotonic() - started
-    exact = any(line == place[0] and place[1] in (None, column) for line, column in seen)
+        seen = gateway.refusals() - known
+        exact = any(is_place(*place) for place in seen)
     report.check(f"{name} is refused with its place", exact,
-                 f"expected {place[0]}:{place[1] or 'any'}, named {sorted(seen)} after {took:.2f} s")
+                 f"line:column {', '.join(f'{a}:{b}' for a, b in sorted(seen)) or 'none'} named after"
+                 f" {time.monotonic() - started:.2f} s")
     time.sleep(1.5)
 
 
