@@ -128,6 +128,7 @@ pub(super) struct Context {
     /// Every kind that anything in the slice can support.
     present: u64,
     ready: bool,
+    lines_ready: bool,
     /// Steps taken, for the tests of linearity.
     pub(super) work: u64,
 }
@@ -142,6 +143,7 @@ impl Context {
     /// A new slice of the same piece begins.
     pub(super) fn start_slice(&mut self) {
         self.ready = false;
+        self.lines_ready = false;
         self.outer = 0;
         self.chain.clear();
         self.chain.resize(Kind::ALL.len(), 0);
@@ -193,17 +195,22 @@ impl Context {
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
     pub(super) fn supports(&mut self, words: &Words, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
-        self.prepare(words, text);
-        if (self.present | self.chained) & kind.bit() == 0 {
+        if !self.may_support(words, text, kind) {
             return false;
         }
         let supported = self.near_prepared(start, end) & kind.bit() != 0
-            || self.heading(start) & kind.bit() != 0
+            || self.heading(text, start) & kind.bit() != 0
             || self.follows_supported(text, kind, start);
         if supported {
             self.confirm(kind, end);
         }
         supported
+    }
+
+    /// Whether anything in the slice can support `kind`, wherever it stands. Cheap, so it is asked before checksums are worked out.
+    pub(super) fn may_support(&mut self, words: &Words, text: &[u8], kind: Kind) -> bool {
+        self.prepare(words, text);
+        (self.present | self.chained) & kind.bit() != 0
     }
 
     /// Notes that `kind` ends at `end` for certain.
@@ -223,7 +230,7 @@ impl Context {
         last <= start && start - last <= CHAIN_BYTES && text[last..start].iter().all(|byte| !byte.is_ascii_alphabetic())
     }
 
-    /// Finds words and lines, once per slice.
+    /// Finds the words, once per slice.
     fn prepare(&mut self, words: &Words, text: &[u8]) {
         if self.ready {
             return;
@@ -239,7 +246,6 @@ impl Context {
             .map(|word| word.kinds)
             .chain(self.carry.columns)
             .fold(self.outer, |all, kinds| all | kinds);
-        self.find_lines(text);
     }
 
     /// Walks the automaton by hand: every word ends where its state is, so one pass gives all words, overlapping ones too.
@@ -263,7 +269,12 @@ impl Context {
         }
     }
 
+    /// Finds lines and their delimiters, once per slice, when a heading is asked for.
     fn find_lines(&mut self, text: &[u8]) {
+        if self.lines_ready {
+            return;
+        }
+        self.lines_ready = true;
         self.lines.clear();
         self.delimiters.iter_mut().for_each(Vec::clear);
         let mut start = 0;
@@ -312,7 +323,8 @@ impl Context {
     }
 
     /// The kinds supported by the heading of the column that `at` is in.
-    fn heading(&self, at: usize) -> u64 {
+    fn heading(&mut self, text: &[u8], at: usize) -> u64 {
+        self.find_lines(text);
         let Some(index) = self.line_of(at) else { return 0 };
         let line = self.lines[index];
         let delimiter = if line.head == CARRIED { self.carry.delimiter } else { line.delimiter };
@@ -355,6 +367,7 @@ impl Context {
     /// Keeps what the slice that begins at `next` must know: the headings of the table around it, and the kinds just supported.
     pub(super) fn carry_to(&mut self, words: &Words, text: &[u8], next: usize) {
         self.prepare(words, text);
+        self.find_lines(text);
         let mut carry = Carry::default();
         for (kind, end) in Kind::ALL.iter().zip(&self.chain) {
             if *end as usize >= next {

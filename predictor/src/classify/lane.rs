@@ -48,6 +48,11 @@ impl Lane<'_> {
         }
     }
 
+    /// Whether `kind` is wanted and some word of the slice could support it.
+    pub(super) fn may_be_supported(&mut self, kind: Kind) -> bool {
+        self.kinds.contains(kind) && self.context.may_support(self.words, self.text, kind)
+    }
+
     /// Whether `kind` is wanted and has a context word.
     pub(super) fn supported(&mut self, kind: Kind, start: usize, end: usize) -> bool {
         self.kinds.contains(kind) && self.context.supports(self.words, self.text, kind, start, end)

@@ -177,6 +177,17 @@ enum Proof {
     Word,
 }
 
+/// Takes the window as `kind` if it passes `check` and has its proof. The cheapest question is asked first.
+fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, check: Check) {
+    let open = match proof {
+        Proof::Shape => lane.kinds.contains(kind),
+        Proof::Word => lane.may_be_supported(kind),
+    };
+    if open && check(window.chars) {
+        take(lane, window, kind, proof);
+    }
+}
+
 fn take(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof) {
     match proof {
         Proof::Shape => lane.take(kind, window.start, window.end),
@@ -220,77 +231,65 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
         AuTfn, BeNn, BrCpf, CaSin, ChAhv, CnRic, DeSteuerId, FiHetu, FrNir, InAadhaar, KrRrn, NlBsn, Passport, PlPesel,
         SePersonnummer, UkNhs, UsDriverLicense, UsItin, UsRouting, UsSsn, ZaId,
     };
-    let chars = window.chars;
     if fraction(lane, window) {
         return;
     }
-    let apart = glue == Glue::Apart;
-    if (12..=19).contains(&chars.len()) {
-        card(lane, window);
-    }
-    let word_kinds: &[(Kind, Check)] = match chars.len() {
-        9 => &[
-            (CaSin, checksum::ca_sin),
-            (AuTfn, checksum::au_tfn),
-            (NlBsn, checksum::nl_bsn),
-            (UsRouting, checksum::us_routing),
-        ],
-        10 => &[(UkNhs, checksum::uk_nhs), (SePersonnummer, checksum::se_personnummer)],
-        11 => &[(DeSteuerId, checksum::de_steuer_id), (PlPesel, checksum::pl_pesel)],
-        12 => &[(InAadhaar, checksum::aadhaar), (SePersonnummer, checksum::se_personnummer)],
-        13 => &[(ZaId, checksum::za_id)],
-        _ => &[],
-    };
-    for (kind, check) in word_kinds {
-        if lane.kinds.contains(*kind) && check(chars) {
-            take(lane, window, *kind, Proof::Word);
-        }
-    }
-    match chars.len() {
-        7 | 8 if window.is_single() => take(lane, window, UsDriverLicense, Proof::Word),
+    let grouped = |sizes: &[u8]| window.layout(sizes) && window.plainly_separated();
+    let dashed = |sizes: &[u8]| window.layout(sizes) && window.dashed();
+    let mut check = |kind, proof, check| take_if(lane, window, kind, proof, check);
+    let any: Check = |_| true;
+    match window.chars.len() {
+        7 | 8 if window.is_single() => check(UsDriverLicense, Proof::Word, any),
         9 => {
-            let classic = window.layout(&[3, 2, 4]) && window.dashed();
-            if checksum::us_ssn(chars) {
-                take(lane, window, UsSsn, shape_if(classic));
-            } else if checksum::us_itin(chars) {
-                take(lane, window, UsItin, shape_if(classic));
-            }
+            let classic = shape_if(dashed(&[3, 2, 4]));
+            check(UsSsn, classic, checksum::us_ssn);
+            check(UsItin, classic, checksum::us_itin);
+            check(CaSin, Proof::Word, checksum::ca_sin);
+            check(AuTfn, Proof::Word, checksum::au_tfn);
+            check(NlBsn, Proof::Word, checksum::nl_bsn);
+            check(UsRouting, Proof::Word, checksum::us_routing);
             if window.is_single() {
-                take(lane, window, Passport, Proof::Word);
-                take(lane, window, UsDriverLicense, Proof::Word);
+                check(Passport, Proof::Word, any);
+                check(UsDriverLicense, Proof::Word, any);
             }
         }
-        10 if window.layout(&[6, 4]) && window.dashed() && checksum::fi_hetu(chars) => {
-            take(lane, window, FiHetu, Proof::Shape);
+        10 => {
+            check(UkNhs, Proof::Word, checksum::uk_nhs);
+            check(SePersonnummer, Proof::Word, checksum::se_personnummer);
+            if dashed(&[6, 4]) {
+                check(FiHetu, Proof::Shape, checksum::fi_hetu);
+            }
         }
         11 => {
-            if checksum::br_cpf(chars) {
-                take(lane, window, BrCpf, shape_if(window.layout(&[3, 3, 3, 2]) && window.plainly_separated()));
-            }
-            if checksum::be_nn(chars) {
-                take(lane, window, BeNn, shape_if(window.layout(&[2, 2, 2, 3, 2]) && window.plainly_separated()));
-            }
+            check(DeSteuerId, Proof::Word, checksum::de_steuer_id);
+            check(PlPesel, Proof::Word, checksum::pl_pesel);
+            check(BrCpf, shape_if(grouped(&[3, 3, 3, 2])), checksum::br_cpf);
+            check(BeNn, shape_if(grouped(&[2, 2, 2, 3, 2])), checksum::be_nn);
+        }
+        12 => {
+            check(InAadhaar, Proof::Word, checksum::aadhaar);
+            check(SePersonnummer, Proof::Word, checksum::se_personnummer);
         }
         13 => {
-            let (dashed, checked) = (window.layout(&[6, 7]) && window.dashed(), checksum::kr_rrn(chars));
-            if checksum::kr_rrn_shape(chars) && (dashed || checked) {
-                take(lane, window, KrRrn, shape_if(dashed && checked));
-            }
-            if checksum::ch_ahv(chars) {
-                take(lane, window, ChAhv, shape_if(window.layout(&[3, 4, 4, 2])));
+            check(ZaId, Proof::Word, checksum::za_id);
+            check(ChAhv, shape_if(grouped(&[3, 4, 4, 2])), checksum::ch_ahv);
+            check(KrRrn, shape_if(dashed(&[6, 7])), checksum::kr_rrn);
+            // Numbers given since October 2020 have no check digit.
+            if dashed(&[6, 7]) {
+                check(KrRrn, Proof::Word, checksum::kr_rrn_shape);
             }
         }
-        15 if checksum::fr_nir(chars) => take(lane, window, FrNir, shape_if(apart)),
-        18 if checksum::cn_ric(chars) => take(lane, window, CnRic, Proof::Shape),
+        15 => check(FrNir, shape_if(glue == Glue::Apart), checksum::fr_nir),
+        18 => check(CnRic, Proof::Shape, checksum::cn_ric),
         _ => {}
+    }
+    if (12..=19).contains(&window.chars.len()) {
+        card(lane, window);
     }
 }
 
 /// A payment card: issuer range, length and Luhn; groups as printed on cards, or a word.
 fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
-    if !lane.kinds.contains(Kind::CreditCard) || !checksum::card_range(window.chars) || !checksum::luhn(window.chars) {
-        return;
-    }
     let printed = window.is_single()
         || window.spelled()
         || matches!(
@@ -311,7 +310,8 @@ fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
         );
     let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
     // 13 digits were Visa's old length and are also every EAN that begins with 4.
-    take(lane, window, Kind::CreditCard, shape_if((printed || pairs) && window.chars.len() != 13));
+    let proof = shape_if((printed || pairs) && window.chars.len() != 13);
+    take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
 }
 
 const fn mask(positions: &[u32]) -> u64 {
@@ -334,8 +334,23 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     const NINO: u64 = mask(&[0, 1, 8]);
     const FIRST_AND_LAST: u64 = mask(&[0, 8]);
     const PAN: u64 = mask(&[0, 1, 2, 3, 4, 9]);
+    const TAX_CODE: u64 = mask(&[0, 1, 2, 3, 4, 5, 8, 11, 15]);
+    const CURP: u64 = mask(&[0, 1, 2, 3, 10, 11, 12, 13, 14, 15]);
+    const MBI: u64 = mask(&[1, 4, 7, 8]);
+    const BIC: u64 = mask(&[0, 1, 2, 3, 4, 5]);
     let (chars, letters) = (window.chars, window.letters);
-    if !matches!(chars.len(), 8 | 9 | 10 | 11 | 15 | 16 | 18) || !one_case(lane, window) {
+    let has = |wanted: u64| letters & wanted == wanted;
+    let shape_fits = match chars.len() {
+        8 => has(BIC),
+        9 => letters == NINO || letters == FIRST_AND_LAST || letters == mask(&[8]),
+        10 => letters == PAN || letters == mask(&[9]),
+        11 => has(BIC) || has(MBI) || letters & !mask(&[6, 10]) == 0,
+        15 => letters == mask(&[6]),
+        16 => has(TAX_CODE),
+        18 => has(CURP) || letters == mask(&[17]),
+        _ => false,
+    };
+    if !shape_fits || !one_case(lane, window) {
         return;
     }
     let single = window.is_single();

@@ -31,6 +31,9 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 
 /// Takes a number of plausible length and layout if a word supports it.
 pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
+    if !NATIONAL.contains(&window.chars.len()) || !lane.may_be_supported(Kind::Phone) {
+        return;
+    }
     let (chars, sizes) = (window.chars, window.sizes);
     let date = matches!(sizes, [4, 2, 2] | [2, 2, 4] | [1, 2, 4] | [2, 1, 4]);
     let years =
@@ -40,8 +43,7 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
     let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
     let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
-    let plausible =
-        NATIONAL.contains(&chars.len()) && whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
+    let plausible = whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
     if plausible && lane.supported(Kind::Phone, window.start, window.end) && !named(lane, window.start) {
         lane.take(Kind::Phone, window.start, window.end);
     }

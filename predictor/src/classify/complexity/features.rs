@@ -49,7 +49,12 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Lexicon {
     slots: Vec<Slot>,
+    /// One bit per hash value modulo their number: most words are known not to be here without a look at the slots.
+    present: Vec<u64>,
 }
+
+/// Bits of [`Lexicon::present`]: 4 KB, sixteen times the words.
+const PRESENT_BITS: u32 = 1 << 15;
 
 /// FNV-1a, 32 bits, over lower-cased bytes.
 const fn mix(hash: u32, byte: u8) -> u32 {
@@ -79,7 +84,7 @@ fn hash_phrase(phrase: &str) -> u32 {
 impl Lexicon {
     /// The table of all cue and stop words.
     pub(crate) fn compile() -> Lexicon {
-        let mut lexicon = Lexicon { slots: vec![Slot::default(); SLOTS] };
+        let mut lexicon = Lexicon { slots: vec![Slot::default(); SLOTS], present: vec![0; PRESENT_BITS as usize / 64] };
         for (cue, words) in CUE_WORDS {
             words.iter().for_each(|word| lexicon.slot_for(word).cues |= 1 << *cue as u8);
         }
@@ -93,6 +98,7 @@ impl Lexicon {
     fn slot_for(&mut self, phrase: &str) -> &mut Slot {
         let hash = hash_phrase(phrase);
         let index = self.probe(hash);
+        self.present[(hash % PRESENT_BITS / 64) as usize] |= 1 << (hash % 64);
         let slot = &mut self.slots[index];
         slot.hash = hash;
         slot
@@ -108,6 +114,9 @@ impl Lexicon {
     }
 
     fn look_up(&self, hash: u32) -> Slot {
+        if self.present[(hash % PRESENT_BITS / 64) as usize] >> (hash % 64) & 1 == 0 {
+            return Slot::default();
+        }
         self.slots[self.probe(hash)]
     }
 }
@@ -178,23 +187,25 @@ impl Features {
         let mut last: Option<u32> = None;
         let mut at = 0;
         while at < text.len() && (words.count as usize) < WORDS_MAX {
-            if !in_word(text[at]) {
+            if CLASS[text[at] as usize] == 0 {
                 at += 1;
                 continue;
             }
-            let start = at;
             let mut hash = EMPTY_HASH;
-            while at < text.len()
-                && (in_word(text[at]) || (text[at] == b'\'' && text.get(at + 1).is_some_and(u8::is_ascii_alphabetic)))
-            {
-                hash = mix(hash, text[at].to_ascii_lowercase());
+            let mut word = Word::default();
+            while at < text.len() {
+                let byte = text[at];
+                let class = CLASS[byte as usize];
+                if class == 0 && !(byte == b'\'' && text.get(at + 1).is_some_and(u8::is_ascii_alphabetic)) {
+                    break;
+                }
+                word.add(class);
+                hash = mix(hash, byte.to_ascii_lowercase());
                 at += 1;
             }
-            let word = &text[start..at];
-            let number = word.iter().all(u8::is_ascii_digit);
             // All numbers are one word: their values say nothing about the task.
-            let hash = if number { 1 } else { hash };
-            words.note(word, number);
+            let hash = if word.classes == DIGIT { 1 } else { hash };
+            words.note(&word);
             self.note_hash(lexicon, hash);
             self.grams.push(bucket(hash));
             if let Some(last) = last {
@@ -326,8 +337,50 @@ fn repeats(grams: &[u32]) -> f32 {
     repeated as f32 / grams.len().max(1) as f32
 }
 
-const fn in_word(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'+' || byte >= 0x80
+const DIGIT: u8 = 1;
+const CAPITAL: u8 = 2;
+const SMALL: u8 = 4;
+const UNDERSCORE: u8 = 8;
+const OTHER: u8 = 16;
+/// What kind of word character each byte is; 0 for all others.
+const CLASS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'0'..=b'9' => DIGIT,
+            b'A'..=b'Z' => CAPITAL,
+            b'a'..=b'z' => SMALL,
+            b'_' => UNDERSCORE,
+            b'+' | 0x80.. => OTHER,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+
+/// What is noted of a word while its bytes go by.
+#[derive(Debug, Default)]
+struct Word {
+    len: u32,
+    capitals: u32,
+    classes: u8,
+    first: u8,
+    last: u8,
+    /// A capital behind a small letter, or an underscore between two characters.
+    joined: bool,
+}
+
+impl Word {
+    fn add(&mut self, class: u8) {
+        self.joined |= class == CAPITAL && self.last == SMALL || self.last == UNDERSCORE && self.len > 1;
+        self.capitals += u32::from(class == CAPITAL);
+        self.classes |= class;
+        self.first = if self.len == 0 { class } else { self.first };
+        self.last = class;
+        self.len += 1;
+    }
 }
 
 /// How often each byte value occurs.
@@ -361,18 +414,14 @@ struct Words {
 }
 
 impl Words {
-    fn note(&mut self, word: &[u8], number: bool) {
+    fn note(&mut self, word: &Word) {
         self.count += 1;
-        self.bytes += word.len() as u32;
-        self.long += u32::from(word.len() >= 9);
-        self.numbers += u32::from(number);
-        let upper = word.iter().filter(|byte| byte.is_ascii_uppercase()).count();
-        let lower = word.iter().filter(|byte| byte.is_ascii_lowercase()).count();
-        self.capitals += u32::from(word[0].is_ascii_uppercase() && lower > 0);
-        self.shouted += u32::from(upper >= 2 && lower == 0);
-        let camel = word.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase());
-        let snake = word.len() > 2 && word[1..word.len() - 1].contains(&b'_');
-        self.cased += u32::from(camel || snake);
+        self.bytes += word.len;
+        self.long += u32::from(word.len >= 9);
+        self.numbers += u32::from(word.classes == DIGIT);
+        self.capitals += u32::from(word.first == CAPITAL && word.classes & SMALL != 0);
+        self.shouted += u32::from(word.capitals >= 2 && word.classes & SMALL == 0);
+        self.cased += u32::from(word.joined);
     }
 }
 
