@@ -7,4 +7,11 @@
 #[macro_use]
 mod support;
 
+mod config_reload;
+mod faults;
 mod http;
+mod policies;
+mod shutdown;
+mod spread;
+mod stream;
+mod upstream;

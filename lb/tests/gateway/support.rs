@@ -3,11 +3,12 @@
 pub(crate) mod client;
 pub(crate) mod engines;
 pub(crate) mod gateway;
+pub(crate) mod scripted;
 
 use std::time::{Duration, Instant};
 
 pub(crate) use client::{Answer, Client, get, post};
-pub(crate) use engines::{chat, engine, fleet, model_requests, stream, worker_set};
+pub(crate) use engines::{chat, engine, fleet, model_requests, stream};
 pub(crate) use gateway::{Gateway, Setup};
 
 /// The longest wait for anything that must happen; only a failing test ever takes so long.

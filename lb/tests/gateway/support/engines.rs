@@ -1,6 +1,7 @@
 //! Engines, the documents that name them, and the requests they take.
 
 use std::fmt::Write as _;
+use std::net::SocketAddr;
 
 use engine::fault::{Rule, parse_list};
 use engine::step::{Parameters, StepCost};
@@ -73,12 +74,18 @@ pub(crate) fn expect_idle(engine: &Engine) {
 
 /// A worker set of engines.
 pub(crate) fn worker_set(name: &str, model: &str, alias: &str, engines: &[&Engine]) -> String {
+    let addresses: Vec<_> = engines.iter().map(|engine| engine.addr()).collect();
+    worker_set_at(name, model, alias, &addresses)
+}
+
+/// A worker set of whatever listens there.
+pub(crate) fn worker_set_at(name: &str, model: &str, alias: &str, addresses: &[SocketAddr]) -> String {
     let mut yaml = format!(
         "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceWorkerSet\nmetadata: {{ name: {name}, namespace: default }}\nspec:\n  \
          model: {{ name: {model}, aliases: [{alias}] }}\n  metrics: {{ interval: 100ms }}\n  endpoints:\n"
     );
-    for engine in engines {
-        writeln!(yaml, "    - {{ address: 127.0.0.1, port: {} }}", engine.addr().port()).unwrap();
+    for address in addresses {
+        writeln!(yaml, "    - {{ address: {}, port: {} }}", address.ip(), address.port()).unwrap();
     }
     yaml + "---\n"
 }

@@ -1,0 +1,125 @@
+//! A server that answers every chat with the bytes that the test says, good HTTP or not.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::client::find;
+use super::engines::MODEL;
+
+/// What happens to a connection after a chat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Then {
+    /// The next request may come.
+    Keep,
+    /// It ends.
+    Close,
+}
+
+/// The server. Dropping it ends it; its connections end with those who opened them.
+#[derive(Debug)]
+pub(crate) struct Scripted {
+    pub(crate) address: SocketAddr,
+    chats: Arc<Mutex<Vec<u32>>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Scripted {
+    /// A server that is well by every probe and answers each chat with `answer`.
+    pub(crate) fn start(answer: impl Into<Vec<u8>>, then: Then) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
+        let address = listener.local_addr().unwrap();
+        let (chats, stop) = (Arc::<Mutex<Vec<u32>>>::default(), Arc::<AtomicBool>::default());
+        let thread = std::thread::spawn({
+            let (chats, stop, answer) = (Arc::clone(&chats), Arc::clone(&stop), Arc::<[u8]>::from(answer.into()));
+            move || {
+                for (number, stream) in (0..).zip(listener.incoming()) {
+                    if stop.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    let (chats, answer) = (Arc::clone(&chats), Arc::clone(&answer));
+                    // Whatever goes wrong on the connection is what the gateway wanted.
+                    std::thread::spawn(move || stream.and_then(|stream| serve(stream, number, &answer, then, &chats)));
+                }
+            }
+        });
+        Self { address, chats, stop, thread: Some(thread) }
+    }
+
+    /// The number of the connection of each chat, in order of arrival.
+    pub(crate) fn chats(&self) -> Vec<u32> {
+        self.chats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+        // Wakes the thread that accepts.
+        let _ = TcpStream::connect(self.address);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    number: u32,
+    answer: &[u8],
+    then: Then,
+    chats: &Mutex<Vec<u32>>,
+) -> std::io::Result<()> {
+    let mut received = Vec::new();
+    while let Some(path) = request(&mut stream, &mut received)? {
+        if path.ends_with("/models") {
+            let models = format!(r#"{{"object":"list","data":[{{"id":"{MODEL}","object":"model"}}]}}"#);
+            stream.write_all(document(&models).as_bytes())?;
+        } else if path.ends_with("/chat/completions") {
+            chats.lock().unwrap_or_else(PoisonError::into_inner).push(number);
+            stream.write_all(answer)?;
+            if then == Then::Close {
+                return Ok(());
+            }
+        } else {
+            stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
+        }
+    }
+    Ok(())
+}
+
+/// Reads a request and returns its path; `None` when the connection has ended.
+fn request(stream: &mut TcpStream, received: &mut Vec<u8>) -> std::io::Result<Option<String>> {
+    let mut wanted = None;
+    loop {
+        if wanted.is_none()
+            && let Some(end) = find(received, b"\r\n\r\n")
+        {
+            let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
+            let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
+            let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
+            wanted = Some((path, end + 4 + length.unwrap_or(0)));
+        }
+        if let Some((path, bytes)) = &wanted
+            && received.len() >= *bytes
+        {
+            let path = path.clone();
+            received.drain(..*bytes);
+            return Ok(Some(path));
+        }
+        let mut bytes = [0; 4096];
+        let n = stream.read(&mut bytes)?;
+        if n == 0 {
+            return Ok(None);
+        }
+        received.extend_from_slice(&bytes[..n]);
+    }
+}
+
+/// A whole good answer with a JSON body.
+pub(crate) fn document(json: &str) -> String {
+    format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{json}", json.len())
+}
