@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crds::server::{DataThreads, ServerSpec};
+use crds::server::{DataThreads, DecisionHeaders, ServerSpec};
 use policy::{Code, Diagnostic, Severity};
 
 use crate::check::Checker;
@@ -31,6 +31,8 @@ pub struct ServerFile {
     pub timeouts: ServerTimeouts,
     /// Where the access log goes.
     pub access_log: AccessLog,
+    /// Whether answers say where they come from.
+    pub decision_headers: DecisionHeaders,
     /// How long running requests may take to end when the process is asked to stop.
     pub drain_timeout: Duration,
 }
@@ -216,6 +218,7 @@ fn build(raw: &RawDocument, spec: &ServerSpec, findings: &mut Vec<Diagnostic>) -
             "-" => AccessLog::Stdout,
             path => AccessLog::File(folder.join(path)),
         },
+        decision_headers: spec.decision_headers,
         drain_timeout: spec.drain_timeout.0,
     }
 }

@@ -39,9 +39,22 @@ pub struct ServerSpec {
     /// One JSON line for each request.
     #[serde(default)]
     pub access_log: AccessLog,
+    /// Whether answers say where they come from, in `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
+    #[serde(default)]
+    pub decision_headers: DecisionHeaders,
     /// How long running requests may take to end when the process is asked to stop.
     #[serde(default = "drain_timeout")]
     pub drain_timeout: Duration,
+}
+
+/// Whether answers say where they come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum DecisionHeaders {
+    /// Clients see nothing of it.
+    #[default]
+    Hidden,
+    /// Each answer carries the headers.
+    Shown,
 }
 
 fn listeners() -> Vec<Listener> {
@@ -63,6 +76,7 @@ impl Default for ServerSpec {
             limits: ServerLimits::default(),
             timeouts: ServerTimeouts::default(),
             access_log: AccessLog::default(),
+            decision_headers: DecisionHeaders::default(),
             drain_timeout: drain_timeout(),
         }
     }

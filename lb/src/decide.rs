@@ -274,6 +274,8 @@ impl Knowledge<'_> {
         let chain = prompt::chain(question.request, question.body, upstream_model, self.block_bytes, recycled);
         let mut overlaps = Overlaps::default();
         let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
+        // What fills no prefix cache must not be taken for cached.
+        let chain = if prompt::uses_prefix_cache(question.facts.api) { chain } else { Chain::default() };
         self.fleet.plan(&mut overlaps, &chain, tokens, question.now_us);
         prompts.push(Prompt { upstream_model: upstream_model.to_owned(), chain, overlaps });
         prompts.len() - 1
@@ -355,10 +357,10 @@ impl Candidate for View<'_> {
     }
 
     fn rank(&self, signal: Signal) -> Option<f64> {
-        match signal {
-            Signal::PredictedTtft => self.prediction().map(|prediction| prediction.cost_us as f64),
-            other => self.signal(other),
+        if signal == Signal::PredictedTtft {
+            return self.prediction().map(|prediction| prediction.cost_us as f64);
         }
+        self.signal(signal)
     }
 
     fn uncertainty(&self) -> f64 {

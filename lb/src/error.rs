@@ -130,10 +130,7 @@ impl Refused {
 
     /// The machine-readable code.
     pub(crate) fn code(&self) -> &str {
-        match self {
-            Self::Denied { code, .. } => code,
-            _ => self.shape().code,
-        }
+        if let Self::Denied { code, .. } = self { code } else { self.shape().code }
     }
 
     /// The outcome in the access log and the metrics.
@@ -159,12 +156,19 @@ impl Refused {
         }
     }
 
+    /// The rule that decided it.
+    pub(crate) fn rule(&self) -> Option<&str> {
+        if let Self::Overloaded { rule, .. } | Self::NoReadyEndpoint { rule, .. } | Self::Denied { rule, .. } = self {
+            return Some(rule);
+        }
+        None
+    }
+
     /// Seconds after which trying again may help.
     pub(crate) fn retry_after_s(&self) -> Option<u32> {
-        match self {
-            Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured => Some(1),
-            _ => None,
-        }
+        let helps =
+            matches!(self, Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured);
+        helps.then_some(1)
     }
 
     /// Whether the rest of the connection cannot be understood, or must not be waited for.

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use config::snapshot::{Pool, ResponseModel, Snapshot};
+use crds::server::DecisionHeaders;
 use policy::{Api, Streaming};
 use predictor::fleet::{Answer as FleetAnswer, Attempt, Decided, Ended};
 use sha2::{Digest, Sha256};
@@ -25,7 +26,7 @@ use crate::openai::edit::{Edits, UsageAsked, usage_asked};
 use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options};
 use crate::peer::PeerWhat;
 use crate::plan::{EndpointId, Plan};
-use crate::settings::{AccessLog, DecisionHeaders};
+use crate::settings::AccessLog;
 use crate::shard::{Shard, unix_ms};
 use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
 
@@ -200,6 +201,10 @@ async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut m
             flight.end(Ended::Refused);
         }
         record.chosen(routed.pool, &routed.plan.snapshot, &choice);
+        if !tried.is_empty() {
+            record.entry.retries += 1;
+            shard.metrics.borrow_mut().retries += 1;
+        }
         tried.push(choice.endpoint.spec.id);
         let attempt = if tried.len() == 1 { Attempt::First } else { Attempt::Retry };
         let flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
@@ -248,8 +253,6 @@ async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut m
                 }
             };
         }
-        record.entry.retries += 1;
-        shard.metrics.borrow_mut().retries += 1;
     }
 }
 
@@ -439,7 +442,8 @@ async fn deliver(
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
         cached_tokens: tokens(usage.cached_tokens),
-        completion_tokens: tokens(usage.completion_tokens),
+        // Embeddings and the like have no output tokens: their whole answer is what a first token is elsewhere.
+        completion_tokens: tokens(usage.completion_tokens).or((routed.api == Api::Embeddings).then_some(1)),
     };
     let (outcome, ended) = match end {
         End::Complete if status < 400 => ("ok", completed),
@@ -517,11 +521,7 @@ async fn respond(shard: &Shard, client: &mut Client, record: &mut Record, answer
 }
 
 async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused: &Refused) -> After {
-    let after = match keep_alive(shard, client) {
-        After::KeepAlive if !refused.ends_connection() => After::KeepAlive,
-        After::KeepAlive | After::Close | After::Linger | After::Abort if refused.ends_connection() => After::Linger,
-        other => other,
-    };
+    let after = if refused.ends_connection() { After::Linger } else { keep_alive(shard, client) };
     record.entry.status = refused.status();
     record.entry.outcome = refused.outcome();
     refused.code().clone_into(&mut record.entry.error);
@@ -640,13 +640,11 @@ impl Record {
     }
 
     fn refused_by(&mut self, refused: &Refused) {
-        match refused {
-            Refused::Overloaded { rule, exclude } => {
-                self.entry.rule.clone_from(rule);
-                self.entry.exclude = exclude.clone().unwrap_or_default();
-            }
-            Refused::NoReadyEndpoint { rule, .. } | Refused::Denied { rule, .. } => self.entry.rule.clone_from(rule),
-            _ => {}
+        if let Some(rule) = refused.rule() {
+            rule.clone_into(&mut self.entry.rule);
+        }
+        if let Refused::Overloaded { exclude: Some(exclude), .. } = refused {
+            self.entry.exclude.clone_from(exclude);
         }
     }
 

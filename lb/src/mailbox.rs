@@ -11,14 +11,14 @@ use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
-pub const MAILBOX_MESSAGES_MAX: usize = 16_384;
+pub(crate) const MAILBOX_MESSAGES_MAX: usize = 16_384;
 
 /// Messages from data threads that the control thread's box holds.
-pub const CONTROL_MESSAGES_MAX: usize = 16_384;
+pub(crate) const CONTROL_MESSAGES_MAX: usize = 16_384;
 
 /// To a data thread.
 #[derive(Debug)]
-pub enum ToShard {
+pub(crate) enum ToShard {
     /// This is in force from the next request on.
     Plan(Arc<Plan>),
     /// Whether requests may go to an endpoint.
@@ -56,7 +56,7 @@ pub enum ToShard {
 
 /// Whether an endpoint takes requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Readiness {
+pub(crate) enum Readiness {
     /// Not asked yet.
     #[default]
     Unknown,
@@ -68,24 +68,24 @@ pub enum Readiness {
 
 /// What one read of an engine's `/metrics` says.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Scrape {
+pub(crate) struct Scrape {
     /// When the read began, in microseconds of the process clock ([`crate::clock_us`]).
-    pub began_us: u64,
+    pub(crate) began_us: u64,
     /// `vllm:num_requests_waiting`
-    pub waiting: f64,
+    pub(crate) waiting: f64,
     /// `vllm:num_requests_running`
-    pub running: f64,
+    pub(crate) running: f64,
     /// `vllm:kv_cache_usage_perc`, 0 to 1.
-    pub kv_usage_ratio: Option<f64>,
+    pub(crate) kv_usage_ratio: Option<f64>,
     /// `num_gpu_blocks` of `vllm:cache_config_info`.
-    pub num_gpu_blocks: Option<u64>,
+    pub(crate) num_gpu_blocks: Option<u64>,
     /// `block_size` of `vllm:cache_config_info`, in tokens.
-    pub block_size_tokens: Option<u32>,
+    pub(crate) block_size_tokens: Option<u32>,
 }
 
 /// From a data thread.
 #[derive(Debug)]
-pub enum FromShard {
+pub(crate) enum FromShard {
     /// An endpoint failed a request in a way that says something about the endpoint.
     Failed {
         /// Which endpoint.
@@ -103,7 +103,7 @@ pub enum FromShard {
 
 /// How an endpoint failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// No connection.
     Connect,
     /// The connection ended before or within the answer.
@@ -121,20 +121,9 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Every kind.
-    pub const ALL: [Self; 7] = [
-        Self::Connect,
-        Self::Reset,
-        Self::FirstByteTimeout,
-        Self::IdleTimeout,
-        Self::BadAnswer,
-        Self::ServerError,
-        Self::Busy,
-    ];
-
     /// The label in metrics and logs.
     #[must_use]
-    pub const fn label(self) -> &'static str {
+    pub(crate) const fn label(self) -> &'static str {
         match self {
             Self::Connect => "connect",
             Self::Reset => "reset",
@@ -149,7 +138,7 @@ impl Failure {
 
 /// The sending side of a data thread's box.
 #[derive(Debug, Clone)]
-pub struct ShardHandle {
+pub(crate) struct ShardHandle {
     sender: Sender<ToShard>,
     waker: Waker,
 }
@@ -157,7 +146,7 @@ pub struct ShardHandle {
 impl ShardHandle {
     /// A box and its sending side.
     #[must_use]
-    pub fn new(waker: Waker) -> (Self, Receiver<ToShard>) {
+    pub(crate) fn new(waker: Waker) -> (Self, Receiver<ToShard>) {
         let (sender, receiver) = crossbeam_channel::bounded(MAILBOX_MESSAGES_MAX);
         (Self { sender, waker }, receiver)
     }
@@ -166,7 +155,7 @@ impl ShardHandle {
     ///
     /// # Errors
     /// Gives the message back when the box is full: the thread has been stuck for seconds.
-    pub fn send(&self, message: ToShard) -> Result<(), ToShard> {
+    pub(crate) fn send(&self, message: ToShard) -> Result<(), ToShard> {
         let sent = self.sender.try_send(message).map_err(|error| match error {
             TrySendError::Full(message) | TrySendError::Disconnected(message) => message,
         });

@@ -8,24 +8,24 @@ use crate::mailbox::Failure;
 use crate::plan::EndpointId;
 
 /// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
-pub const DURATION_BOUNDS_S: [f64; 16] =
+pub(crate) const DURATION_BOUNDS_S: [f64; 16] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0];
 
 /// Most different label sets of one thread; what comes after is counted under `other`.
-pub const SERIES_MAX: usize = 2_048;
+pub(crate) const SERIES_MAX: usize = 2_048;
 
 /// A histogram over [`DURATION_BOUNDS_S`].
 #[derive(Debug, Clone, Default)]
-pub struct Histogram {
+pub(crate) struct Histogram {
     /// Observations at or below each bound (not cumulative); the last one is above all bounds.
-    pub buckets: [u64; DURATION_BOUNDS_S.len() + 1],
+    pub(crate) buckets: [u64; DURATION_BOUNDS_S.len() + 1],
     /// Sum in seconds.
-    pub sum_s: f64,
+    pub(crate) sum_s: f64,
 }
 
 impl Histogram {
     /// Adds one observation.
-    pub fn observe_us(&mut self, us: u64) {
+    pub(crate) fn observe_us(&mut self, us: u64) {
         let seconds = us as f64 / 1e6;
         let bucket = DURATION_BOUNDS_S.iter().position(|&bound| seconds <= bound).unwrap_or(DURATION_BOUNDS_S.len());
         self.buckets[bucket] += 1;
@@ -33,7 +33,7 @@ impl Histogram {
     }
 
     /// Adds all observations of another.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.buckets.iter_mut().zip(other.buckets) {
             *mine += theirs;
         }
@@ -43,85 +43,85 @@ impl Histogram {
 
 /// Labels of the request counts. Names come from the configuration, never from the request, so their number is bounded.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Series {
+pub(crate) struct Series {
     /// The configured name of the model asked for; `other` when it is none.
-    pub model: String,
+    pub(crate) model: String,
     /// The tenant's name.
-    pub tenant: String,
+    pub(crate) tenant: String,
     /// Worker set or provider that answered; empty when none did.
-    pub destination: String,
+    pub(crate) destination: String,
     /// The rule that decided; empty when none did.
-    pub rule: String,
+    pub(crate) rule: String,
     /// The interface, as [`crate::api_label`].
-    pub api: &'static str,
+    pub(crate) api: &'static str,
     /// `ok`, `truncated`, `client_gone`, `denied`, ... as in the access log.
-    pub outcome: &'static str,
+    pub(crate) outcome: &'static str,
     /// The status sent to the client; 0 when none was.
-    pub status: u16,
+    pub(crate) status: u16,
 }
 
 /// Counts of one [`Series`].
 #[derive(Debug, Clone, Default)]
-pub struct SeriesCounts {
+pub(crate) struct SeriesCounts {
     /// Requests that ended.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// `prompt_tokens` as reported.
-    pub prompt_tokens: u64,
+    pub(crate) prompt_tokens: u64,
     /// `cached_tokens` as reported.
-    pub cached_tokens: u64,
+    pub(crate) cached_tokens: u64,
     /// `completion_tokens` as reported.
-    pub completion_tokens: u64,
+    pub(crate) completion_tokens: u64,
     /// From the last byte of the request to the first content of the answer, streamed answers only.
-    pub ttft: Histogram,
+    pub(crate) ttft: Histogram,
     /// From the last byte of the request to the last of the answer.
-    pub duration: Histogram,
+    pub(crate) duration: Histogram,
 }
 
 /// Everything one data thread counts.
 #[derive(Debug, Clone, Default)]
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Client connections taken.
-    pub connections_accepted: u64,
+    pub(crate) connections_accepted: u64,
     /// Client connections open now.
-    pub connections_open: u64,
+    pub(crate) connections_open: u64,
     /// Client connections turned away for want of room.
-    pub connections_refused: u64,
+    pub(crate) connections_refused: u64,
     /// Accepts that failed (out of descriptors, mostly).
-    pub accept_errors: u64,
+    pub(crate) accept_errors: u64,
     /// Tasks that ended by a panic: each is a bug, and cost one connection.
-    pub panics: u64,
+    pub(crate) panics: u64,
     /// Exchanges being worked on now.
-    pub exchanges_open: u64,
+    pub(crate) exchanges_open: u64,
     /// Requests that were answered without an upstream by a path (`/v1/models`) or an error before routing.
-    pub requests_local: u64,
+    pub(crate) requests_local: u64,
     /// Upstream attempts beyond the first of a request.
-    pub retries: u64,
+    pub(crate) retries: u64,
     /// Requests that went out again on a fresh connection because a kept one had died.
-    pub replays: u64,
+    pub(crate) replays: u64,
     /// Retries that were wanted and not in the budget.
-    pub retries_refused: u64,
+    pub(crate) retries_refused: u64,
     /// New upstream connections.
-    pub upstream_connects: u64,
+    pub(crate) upstream_connects: u64,
     /// Requests on a kept upstream connection.
-    pub upstream_reuses: u64,
+    pub(crate) upstream_reuses: u64,
     /// Lines of the access log that found no room.
-    pub log_lines_dropped: u64,
+    pub(crate) log_lines_dropped: u64,
     /// Batches for other data threads that found no room.
-    pub peer_batches_dropped: u64,
+    pub(crate) peer_batches_dropped: u64,
     /// Failures by endpoint and kind.
-    pub failures: HashMap<(EndpointId, Failure), u64, RandomState>,
+    pub(crate) failures: HashMap<(EndpointId, Failure), u64, RandomState>,
     /// |predicted - actual| / actual of the time to first token, in hundredths, as a histogram: <=5 %, 10, 20, 50, 100, more.
-    pub prediction_error: [u64; 6],
+    pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
-    pub series: HashMap<Series, SeriesCounts, RandomState>,
+    pub(crate) series: HashMap<Series, SeriesCounts, RandomState>,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
-pub const PREDICTION_ERROR_BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 1.0];
+pub(crate) const PREDICTION_ERROR_BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 1.0];
 
 impl Metrics {
     /// The counts of `series`, or those of `other` when there are too many already.
-    pub fn series(&mut self, series: Series) -> &mut SeriesCounts {
+    pub(crate) fn series(&mut self, series: Series) -> &mut SeriesCounts {
         let known = self.series.len() < SERIES_MAX || self.series.contains_key(&series);
         let key = if known {
             series
@@ -133,7 +133,7 @@ impl Metrics {
     }
 
     /// Adds the counts of another thread.
-    pub fn merge(&mut self, other: &Self) {
+    pub(crate) fn merge(&mut self, other: &Self) {
         self.connections_accepted += other.connections_accepted;
         self.connections_open += other.connections_open;
         self.connections_refused += other.connections_refused;
@@ -168,26 +168,26 @@ impl Metrics {
 
 /// What one data thread believes about an endpoint.
 #[derive(Debug, Clone)]
-pub struct EndpointReport {
+pub(crate) struct EndpointReport {
     /// Which endpoint.
-    pub endpoint: EndpointId,
+    pub(crate) endpoint: EndpointId,
     /// Which one at that number.
-    pub incarnation: u64,
+    pub(crate) incarnation: u64,
     /// Requests of this thread in flight there.
-    pub own_in_flight: u32,
+    pub(crate) own_in_flight: u32,
     /// Idle upstream connections of this thread.
-    pub idle_connections: u32,
+    pub(crate) idle_connections: u32,
     /// Everything the predictor holds about it (the whole process's requests included).
-    pub belief: Option<predictor::fleet::EndpointBelief>,
+    pub(crate) belief: Option<predictor::fleet::EndpointBelief>,
 }
 
 /// A copy of what one data thread knows.
 #[derive(Debug, Clone, Default)]
-pub struct ShardReport {
+pub(crate) struct ShardReport {
     /// Number of the data thread.
-    pub shard: usize,
+    pub(crate) shard: usize,
     /// Its counts.
-    pub metrics: Metrics,
+    pub(crate) metrics: Metrics,
     /// Its beliefs.
-    pub endpoints: Vec<EndpointReport>,
+    pub(crate) endpoints: Vec<EndpointReport>,
 }

@@ -10,22 +10,22 @@ pub(crate) const BATCH_EVENTS_MAX: usize = 8_192;
 
 /// One event of a request, as the other threads must apply it.
 #[derive(Debug, Clone)]
-pub struct PeerEvent {
+pub(crate) struct PeerEvent {
     /// Which request: unique over the process.
-    pub request: u64,
+    pub(crate) request: u64,
     /// Where it is.
-    pub endpoint: EndpointId,
+    pub(crate) endpoint: EndpointId,
     /// Ignored by those for whom the number means another endpoint.
-    pub incarnation: u64,
+    pub(crate) incarnation: u64,
     /// When, on the process clock.
-    pub at_us: u64,
+    pub(crate) at_us: u64,
     /// What happened.
-    pub what: PeerWhat,
+    pub(crate) what: PeerWhat,
 }
 
 /// What happened to a request.
 #[derive(Debug, Clone)]
-pub enum PeerWhat {
+pub(crate) enum PeerWhat {
     /// It was sent.
     Decided {
         /// Its blocks.
@@ -47,7 +47,7 @@ pub enum PeerWhat {
 
 /// The events of one thread since its last batch.
 #[derive(Debug, Clone, Default)]
-pub struct PeerBatch {
+pub(crate) struct PeerBatch {
     /// In the order they happened.
-    pub events: Vec<PeerEvent>,
+    pub(crate) events: Vec<PeerEvent>,
 }

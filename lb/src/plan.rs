@@ -10,86 +10,86 @@ use crate::tags::Tagger;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct EndpointId(pub u32);
+pub(crate) struct EndpointId(pub u32);
 
 impl EndpointId {
     /// As an index.
     #[must_use]
-    pub const fn index(self) -> usize {
+    pub(crate) const fn index(self) -> usize {
         self.0 as usize
     }
 }
 
 /// One server that answers requests. Everything here is fixed for its life; what changes is told by messages.
 #[derive(Debug, Clone)]
-pub struct EndpointSpec {
+pub(crate) struct EndpointSpec {
     /// Its place in [`Plan::endpoints`].
-    pub id: EndpointId,
+    pub(crate) id: EndpointId,
     /// Unique over the life of the process: a replaced server at the same address has another.
-    pub incarnation: u64,
+    pub(crate) incarnation: u64,
     /// `host:port` as configured, or the provider's name: for people, logs and metrics.
-    pub name: String,
+    pub(crate) name: String,
     /// Local or External.
-    pub backend: policy::Backend,
+    pub(crate) backend: policy::Backend,
     /// Where to connect.
-    pub address: SocketAddr,
+    pub(crate) address: SocketAddr,
     /// Value of the `Host` header.
-    pub host_header: String,
+    pub(crate) host_header: String,
     /// Goes before the path, in place of a leading `/v1` (providers); empty for a worker.
-    pub path_prefix: String,
+    pub(crate) path_prefix: String,
     /// The destination's own credential, ready to be sent.
-    pub credential: Option<CredentialHeader>,
+    pub(crate) credential: Option<CredentialHeader>,
     /// The (base) model it serves, as the server is sent it. Endpoints of one model share the length of a token.
-    pub model: String,
+    pub(crate) model: String,
     /// Endpoints of one kind share what is learned about their speed: the model and settings they run.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Most requests in flight here; `None` is no limit.
-    pub in_flight_max: Option<u32>,
+    pub(crate) in_flight_max: Option<u32>,
     /// Time-outs that replace those of the server's file.
-    pub timeouts: EndpointTimeouts,
+    pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
-    pub unusable: Option<String>,
+    pub(crate) unusable: Option<String>,
 }
 
 /// The header that tells a destination who is calling.
 #[derive(Debug, Clone)]
-pub struct CredentialHeader {
+pub(crate) struct CredentialHeader {
     /// `authorization`, `api-key`, ...
-    pub name: String,
+    pub(crate) name: String,
     /// Its whole value (`Bearer ...`).
-    pub value: Secret,
+    pub(crate) value: Secret,
 }
 
 /// Time-outs of one destination; `None` takes the server's.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct EndpointTimeouts {
+pub(crate) struct EndpointTimeouts {
     /// Until the connection is up.
-    pub connect: Option<Duration>,
+    pub(crate) connect: Option<Duration>,
     /// Until the first byte of the answer.
-    pub first_byte: Option<Duration>,
+    pub(crate) first_byte: Option<Duration>,
     /// Between two bytes of the answer.
-    pub idle: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
 }
 
 /// A snapshot in force.
 #[derive(Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The rules and names.
-    pub snapshot: Arc<Snapshot>,
+    pub(crate) snapshot: Arc<Snapshot>,
     /// By [`EndpointId`]; `None` is a free number.
-    pub endpoints: Vec<Option<Arc<EndpointSpec>>>,
+    pub(crate) endpoints: Vec<Option<Arc<EndpointSpec>>>,
     /// The endpoints of each worker set of the snapshot, in its order.
-    pub worker_sets: Vec<Vec<EndpointId>>,
+    pub(crate) worker_sets: Vec<Vec<EndpointId>>,
     /// The classifiers of each pool of the snapshot, in its order.
-    pub taggers: Vec<Tagger>,
+    pub(crate) taggers: Vec<Tagger>,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
-    pub providers: Vec<Option<EndpointId>>,
+    pub(crate) providers: Vec<Option<EndpointId>>,
 }
 
 impl Plan {
     /// Joins a snapshot and its endpoints, and compiles its classifiers. The texts say which do not compile.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         snapshot: Arc<Snapshot>,
         endpoints: Vec<Option<Arc<EndpointSpec>>>,
         worker_sets: Vec<Vec<EndpointId>>,
@@ -98,11 +98,5 @@ impl Plan {
         let (taggers, faults): (Vec<_>, Vec<_>) =
             snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
         (Self { snapshot, endpoints, worker_sets, taggers, providers }, faults.into_iter().flatten().collect())
-    }
-
-    /// The endpoint with this number.
-    #[must_use]
-    pub fn endpoint(&self, id: EndpointId) -> Option<&Arc<EndpointSpec>> {
-        self.endpoints.get(id.index())?.as_ref()
     }
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use config::server_file::{ServerLimits, ServerTimeouts};
 use config::snapshot::PoolScope;
+use crds::server::DecisionHeaders;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
 
@@ -22,7 +23,7 @@ use crate::control::status::Facts;
 use crate::control::{self, Ended, Target, journal};
 use crate::io::Driver;
 use crate::mailbox::{CONTROL_MESSAGES_MAX, ShardHandle};
-use crate::settings::{AccessLog, DecisionHeaders, Settings};
+use crate::settings::{AccessLog, Settings};
 use crate::shard::{self, ShardSetup};
 use crate::sys::{self, Waker};
 
@@ -52,6 +53,8 @@ pub(crate) struct Options {
     pub(crate) access_log: Target,
     /// Longest wait for requests to end after a signal.
     pub(crate) drain_timeout: Duration,
+    /// Whether answers say where they come from.
+    pub(crate) decision_headers: DecisionHeaders,
     /// Bounds of requests.
     pub(crate) limits: ServerLimits,
     /// Time-outs of requests.
@@ -222,7 +225,7 @@ fn settings(options: &Options, driver: crate::io::DriverInUse) -> Settings {
         client_idle_timeout: timeouts.client_idle,
         upstream_keep_alive: Duration::from_secs(4),
         access_log: if options.access_log == Target::Off { AccessLog::Off } else { AccessLog::On },
-        decision_headers: DecisionHeaders::Hidden,
+        decision_headers: options.decision_headers,
         block_bytes: predictor::prefix::chain::BLOCK_BYTES_DEFAULT,
     }
 }

@@ -2,57 +2,50 @@
 
 use std::time::Duration;
 
+use crds::server::DecisionHeaders;
+
 use crate::io::DriverInUse;
 
 /// Bounds and time-outs of the data plane. Sizes in bytes.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub(crate) struct Settings {
     /// Which driver the data threads run.
-    pub driver: DriverInUse,
+    pub(crate) driver: DriverInUse,
     /// Longest head of a request; longer is 431.
-    pub request_head_bytes_max: usize,
+    pub(crate) request_head_bytes_max: usize,
     /// Longest body of a request; longer is 413.
-    pub request_body_bytes_max: usize,
+    pub(crate) request_body_bytes_max: usize,
     /// All request bodies of the process together.
-    pub request_bodies_bytes_max: usize,
+    pub(crate) request_bodies_bytes_max: usize,
     /// Connections of one thread; above it new ones are closed at once.
-    pub connections_per_thread_max: usize,
+    pub(crate) connections_per_thread_max: usize,
     /// From the first byte of a head to its last.
-    pub request_head_timeout: Duration,
+    pub(crate) request_head_timeout: Duration,
     /// Between two bytes of a request body.
-    pub request_body_idle_timeout: Duration,
+    pub(crate) request_body_idle_timeout: Duration,
     /// Until an upstream connection is up.
-    pub connect_timeout: Duration,
+    pub(crate) connect_timeout: Duration,
     /// Until the first byte of an answer.
-    pub first_byte_timeout: Duration,
+    pub(crate) first_byte_timeout: Duration,
     /// Between two bytes of an answer.
-    pub idle_timeout: Duration,
+    pub(crate) idle_timeout: Duration,
     /// A client connection without a request; a client that does not read.
-    pub client_idle_timeout: Duration,
+    pub(crate) client_idle_timeout: Duration,
     /// An idle upstream connection is closed after this; engines close theirs after 5 s.
-    pub upstream_keep_alive: Duration,
+    pub(crate) upstream_keep_alive: Duration,
     /// Whether lines are written for the access log.
-    pub access_log: AccessLog,
+    pub(crate) access_log: AccessLog,
     /// Whether answers carry `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
-    pub decision_headers: DecisionHeaders,
+    pub(crate) decision_headers: DecisionHeaders,
     /// Bytes of canonical prompt text in one block of a prefix chain.
-    pub block_bytes: u32,
+    pub(crate) block_bytes: u32,
 }
 
 /// Whether there is an access log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AccessLog {
+pub(crate) enum AccessLog {
     /// Lines are formatted and sent to the control thread.
     On,
     /// Nothing is formatted.
     Off,
-}
-
-/// Whether clients see where their request went.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DecisionHeaders {
-    /// Shown.
-    Shown,
-    /// Not shown.
-    Hidden,
 }

@@ -75,7 +75,7 @@ impl Departures {
 
 /// Wakes a data thread from any other thread (an eventfd). Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Waker {
+pub(crate) struct Waker {
     fd: Arc<OwnedFd>,
 }
 
@@ -84,7 +84,7 @@ impl Waker {
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         // SAFETY: no pointers are passed.
         let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) })?;
         // SAFETY: `fd` was just created and nobody else owns it.
@@ -93,7 +93,7 @@ impl Waker {
     }
 
     /// Wakes the thread that watches. Never blocks: a full counter means that it is awake already.
-    pub fn wake(&self) {
+    pub(crate) fn wake(&self) {
         let one = 1_u64.to_ne_bytes();
         // SAFETY: the buffer is valid for its 8 bytes; the result is of no interest (see above).
         unsafe { libc::write(self.fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };

@@ -21,7 +21,7 @@ const UNSCANNED: &str = "pii-unscanned";
 
 /// The classifiers of one pool.
 #[derive(Debug)]
-pub enum Tagger {
+pub(crate) enum Tagger {
     /// No rule asks for a tag.
     Idle,
     /// Compiled.

@@ -59,6 +59,7 @@ impl Demo {
             server_file: None,
             access_log: Target::Off,
             drain_timeout: defaults.drain_timeout,
+            decision_headers: crds::server::DecisionHeaders::Shown,
             limits: defaults.limits,
             timeouts: defaults.timeouts,
             sharing: Sharing::Refused,

@@ -95,11 +95,6 @@ impl Buf {
         self.bytes.truncate(len);
     }
 
-    /// The content, for changes in place.
-    pub(crate) fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut self.bytes
-    }
-
     /// Drops the first `n` bytes; the rest moves to the front.
     pub(crate) fn consume(&mut self, n: usize) {
         self.bytes.drain(..n.min(self.bytes.len()));

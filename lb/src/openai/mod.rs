@@ -8,5 +8,5 @@ pub(crate) mod response;
 pub(crate) mod scan;
 pub(crate) mod sse;
 
-pub(crate) use request::{Delivery, Request};
+pub(crate) use request::Request;
 pub(crate) use response::Usage;
