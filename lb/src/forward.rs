@@ -477,11 +477,13 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             self.client.out.data = received;
             received = Buf::default();
         }
+        let mut begun = false;
         loop {
             if !received.is_empty()
                 && let Err(cut) = self.put_received(received)
             {
-                return self.break_off(cut).await;
+                // While the client has not been sent a byte, it gets a plain error.
+                return if begun { self.break_off(cut).await } else { self.cut_off(cut).await };
             }
             let done = self.source.is_done();
             if done && self.sink == Sink::Chunked && !self.verbatim_end {
@@ -492,6 +494,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             {
                 return self.finish(end);
             }
+            begun = true;
             if done {
                 let end = if self.observer.saw_error() { End::ErrorEvent } else { End::Complete };
                 return self.finish(end);

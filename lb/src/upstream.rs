@@ -137,6 +137,9 @@ async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: C
             Ok(_) => {}
         }
         while head.parse(&received, method).map_err(|_| NoAnswer::Failed(UpstreamError::BadAnswer))? {
+            if head.head_bytes > RESPONSE_HEAD_BYTES_MAX {
+                return Err(NoAnswer::Failed(UpstreamError::BadAnswer));
+            }
             if head.status >= 200 {
                 return Ok(Answer { conn, head, received });
             }

@@ -249,8 +249,10 @@ impl ResponseHead {
         self.headers.take_from(buffer, response.headers);
         self.head_bytes = head_bytes;
         self.framing = self.response_framing(buffer, method)?;
-        self.keep_alive =
-            self.framing != BodyFraming::UntilClose && wants_keep_alive(self.version, &self.headers, buffer);
+        let two_lengths = self.framing == BodyFraming::Chunked && self.headers.first(buffer, "content-length").is_some();
+        self.keep_alive = self.framing != BodyFraming::UntilClose
+            && !two_lengths
+            && wants_keep_alive(self.version, &self.headers, buffer);
         Ok(true)
     }
 

@@ -46,7 +46,8 @@ fn seed(policy: &str, engines: &[(u16, &Engine)]) -> String {
         // One endpoint of each worker set is enough.
         let second = document.find(" }, { address:").map_or(document.len(), |at| at + 2);
         let end = document.find("}]").map_or(document.len(), |at| at + 1);
-        let mut document = if second < end { document[..second].to_owned() + &document[end..] } else { document.to_owned() };
+        let mut document =
+            if second < end { document[..second].to_owned() + &document[end..] } else { document.to_owned() };
         for (port, engine) in engines {
             let at = engine.addr().port();
             document = document.replace(&format!("port: {port} "), &format!("port: {at} "));
@@ -198,8 +199,7 @@ fn the_overflow_goes_to_providers_in_order_and_personal_data_nowhere(driver: Dri
 
 fn simple_prompts_may_use_the_small_model(driver: Driver) {
     let (large, small) = (instant(GLM), instant(QWEN_36));
-    let gateway =
-        start(driver, open_to_all(&seed(COMPLEXITY, &[(18121, &large), (18131, &small)])), 2);
+    let gateway = start(driver, open_to_all(&seed(COMPLEXITY, &[(18121, &large), (18131, &small)])), 2);
     let send = |id: &str, prompt: &str| {
         expect_model(&gateway.chat(&format!("x-request-id: {id}\r\n"), &chat_of("glm-5.3", prompt, 3, "")), "glm-5.3");
         gateway.log_of(id)
@@ -231,11 +231,7 @@ fn a_rule_may_deny(driver: Driver) {
                           deny: { status: 403, code: no_streams, message: \"Streams are not for you.\" }\n---\n";
     let (gemma, qwen) = (instant(GEMMA), instant(QWEN_25));
     let pool = REDIRECT.split("---\n").find(|document| document.contains("kind: InferencePool")).unwrap();
-    let gateway = start(
-        driver,
-        open_to_all(&seed(&format!("{POLICY}{pool}"), &[(18101, &gemma), (18111, &qwen)])),
-        2,
-    );
+    let gateway = start(driver, open_to_all(&seed(&format!("{POLICY}{pool}"), &[(18101, &gemma), (18111, &qwen)])), 2);
     let answer = gateway.chat("x-request-id: denied\r\n", &stream("qwen-2.5", 3));
     assert_eq!((answer.status, answer.error_code().as_str()), (403, "no_streams"));
     assert_eq!(answer.json()["error"]["message"], "Streams are not for you.");
