@@ -84,6 +84,8 @@ struct Endpoint {
 pub struct Fleet {
     limits: Limits,
     endpoints: Vec<Option<Endpoint>>,
+    /// One past the highest slot that was ever used: what a choice looks at.
+    slots_used: u32,
     kinds: Vec<(Box<str>, Kind)>,
     models: Vec<(Box<str>, BytesPerToken)>,
     book: Book<Note>,
@@ -115,6 +117,7 @@ impl Fleet {
         Fleet {
             limits,
             endpoints: (0..limits.endpoints_max).map(|_| None).collect(),
+            slots_used: 0,
             kinds: Vec::new(),
             models: Vec::new(),
             book: Book::new(limits.endpoints_max, limits.requests_max, limits.seed),
@@ -137,6 +140,7 @@ impl Fleet {
         let kinds_max = self.limits.kinds_max as usize;
         let kind = slot(&mut self.kinds, spec.kind_key, kinds_max, || Kind::new(spec.prior));
         let model = slot(&mut self.models, spec.model, kinds_max, BytesPerToken::default);
+        self.slots_used = self.slots_used.max(endpoint + 1);
         self.endpoints[endpoint as usize] = Some(Endpoint {
             backend: spec.backend,
             model,
@@ -217,7 +221,7 @@ impl Fleet {
         plan.prompt_tokens = prompt_tokens.max(1);
         plan.overlaps.clear();
         let tokens_per_byte = f64::from(plan.prompt_tokens) / f64::from(chain.bytes().max(1));
-        for endpoint in 0..self.limits.endpoints_max {
+        for endpoint in 0..self.slots_used {
             let tokens = match &self.endpoints[endpoint as usize] {
                 None => 0.0,
                 Some(known) => {
