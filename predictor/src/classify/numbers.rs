@@ -9,7 +9,7 @@ use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
 use super::phone;
-use super::runs::{DASH, DOT, OTHER, Run, SPACE, Shape, cut, gap};
+use super::runs::{DASH, DOT, OTHER, Run, SPACE, Shape, cut};
 use super::tokens;
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
@@ -78,7 +78,7 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
     let mut first = 0;
     while first < runs.len() {
         let mut last = first;
-        while last + 1 < runs.len() && gap(lane.text, &runs[last], &runs[last + 1]).is_some() {
+        while last + 1 < runs.len() && runs[last].gap != 0 {
             last += 1;
         }
         let cluster = &runs[first..=last];
@@ -110,15 +110,20 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             return;
         }
         if count > 0 {
-            seps |= gap(lane.text, &cluster[first + count - 1], run).unwrap_or(OTHER);
+            seps |= cluster[first + count - 1].gap;
         }
-        for byte in &lane.text[run.start as usize..run.end as usize] {
-            chars[len] = byte.to_ascii_uppercase();
-            letters |= u64::from(!byte.is_ascii_digit()) << len;
-            len += 1;
+        let text = &lane.text[run.start as usize..run.end as usize];
+        chars[len..len + text.len()].copy_from_slice(text);
+        if run.shape != Shape::Digits {
+            chars[len..len + text.len()].make_ascii_uppercase();
+            let bits = text.iter().enumerate().map(|(at, byte)| u64::from(!byte.is_ascii_digit()) << at);
+            letters |= bits.fold(0, |all, bit| all | bit) << len;
         }
+        len += text.len();
         sizes[count] = run.len() as u8;
-        if len < WINDOW_BYTES_MIN {
+        if len < WINDOW_BYTES_MIN
+            || (count >= 5 && letters == 0 && !many_runs_fit(lane, &sizes[..=count], cluster[first].start))
+        {
             continue;
         }
         let neighbour = |index: Option<usize>| {
@@ -139,6 +144,14 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             },
         );
     }
+}
+
+/// Whether six or more runs of digits can be one identifier: a NIR, a card in pairs, or a telephone number with its country code.
+fn many_runs_fit(lane: &Lane<'_>, sizes: &[u8], start: u32) -> bool {
+    let start = start as usize;
+    matches!(sizes, [1, 2, 2, 2, 3, 3, 2] | [2, 2, 2, 2, 2, 2, 2, 2])
+        || matches!(lane.before(start), b'+' | b'(')
+        || lane.text[start..].starts_with(b"00")
 }
 
 /// Judges the whole sequence of one-digit runs that begins at `first`.

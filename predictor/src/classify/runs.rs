@@ -11,6 +11,8 @@ pub(super) struct Run {
     pub(super) start: u32,
     pub(super) end: u32,
     pub(super) shape: Shape,
+    /// The separators between this run and the next one; 0 when they belong to different clusters.
+    pub(super) gap: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,18 +109,26 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
             _ if len <= 2 => Shape::Letters,
             _ => continue,
         };
-        runs.push(Run { start: start as u32, end: at as u32, shape });
+        if let Some(last) = runs.last_mut() {
+            last.gap = gap(&text[last.end as usize..start]);
+        }
+        runs.push(Run { start: start as u32, end: at as u32, shape, gap: 0 });
     }
     lane.work(text.len());
 }
 
-/// The separators between two runs, or nothing when they belong to different clusters.
-pub(super) fn gap(text: &[u8], left: &Run, right: &Run) -> Option<u8> {
-    let between = &text[left.end as usize..right.start as usize];
+/// The separators in `between`; 0 when it is too long or holds something else.
+fn gap(between: &[u8]) -> u8 {
     if between.len() > GAP_BYTES_MAX {
-        return None;
+        return 0;
     }
-    let seps = between.iter().map(|byte| joins(*byte)).try_fold(0, |all, sep| (sep != 0).then_some(all | sep))?;
+    let mut seps = 0;
+    for byte in between {
+        match joins(*byte) {
+            0 => return 0,
+            sep => seps |= sep,
+        }
+    }
     // " - " and ". " count as what they hold besides the spaces.
-    Some(if seps & !SPACE == 0 { seps } else { seps & !SPACE })
+    if seps & !SPACE == 0 { seps } else { seps & !SPACE }
 }
