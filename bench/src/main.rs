@@ -140,7 +140,11 @@ fn head() {
         User-Agent: OpenAI/Python 2.0\r\nX-Stainless-Lang: python\r\nX-Stainless-Async: false\r\nAuthorization: Bearer none\r\n\
         Accept-Encoding: gzip, deflate\r\nConnection: keep-alive\r\nContent-Length: 512\r\n\r\n";
     let mut memory = probe::Head::default();
-    table("request head, 11 headers", text.len(), vec![Row { name: "head", work: Box::new(move || probe::request_head(&mut memory, text)) }]);
+    table(
+        "request head, 11 headers",
+        text.len(),
+        vec![Row { name: "head", work: Box::new(move || probe::request_head(&mut memory, text)) }],
+    );
 }
 
 fn events() {
@@ -157,5 +161,9 @@ fn events() {
 
 fn chain() {
     let body = body(32 << 10);
-    table("prefix chain of a 32 KB chat", body.len(), vec![Row { name: "chain", work: Box::new(|| probe::chain(&body)) }]);
+    table(
+        "prefix chain of a 32 KB chat",
+        body.len(),
+        vec![Row { name: "chain", work: Box::new(|| probe::chain(&body)) }],
+    );
 }

@@ -145,7 +145,8 @@ async fn receive_chunked(shard: &Rc<Shard>, client: &mut Client, limit: usize) -
     loop {
         let payload = &mut whole;
         let raw = &client.inbox;
-        let taken = decoder.decode(raw, |range| payload.extend(&raw[range])).map_err(|error| Refused::BodyCoding(error.0))?;
+        let taken =
+            decoder.decode(raw, |range| payload.extend(&raw[range])).map_err(|error| Refused::BodyCoding(error.0))?;
         client.inbox.consume(taken);
         if whole.len() - head_bytes > limit {
             return Err(Refused::BodyTooLong(limit).into());

@@ -125,7 +125,11 @@ impl Client {
         let settings = &shard.settings;
         let mut parsed_to = 0;
         let first_byte_pending = self.inbox.is_empty();
-        self.conn.watch().arm(if first_byte_pending { settings.client_idle_timeout } else { settings.request_head_timeout });
+        self.conn.watch().arm(if first_byte_pending {
+            settings.client_idle_timeout
+        } else {
+            settings.request_head_timeout
+        });
         loop {
             // Parsing again only makes sense when a line has ended.
             if memchr::memchr(b'\n', &self.inbox[parsed_to..]).is_some() {

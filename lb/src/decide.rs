@@ -74,7 +74,11 @@ struct Prompt {
 }
 
 /// The pool a model name belongs to.
-pub(crate) fn pool_of<'a>(snapshot: &'a Snapshot, model: &str, scope: &PoolScope) -> Result<(usize, &'a Pool), Refused> {
+pub(crate) fn pool_of<'a>(
+    snapshot: &'a Snapshot,
+    model: &str,
+    scope: &PoolScope,
+) -> Result<(usize, &'a Pool), Refused> {
     snapshot.pool_for(model, scope).ok_or_else(|| Refused::ModelNotFound(shortened(model)))
 }
 
@@ -150,7 +154,13 @@ struct Seat {
     context_window: Option<u32>,
 }
 
-fn seat_endpoints(pool: &Pool, target: Target, question: &Question<'_>, knowledge: &mut Knowledge<'_>, seats: &mut Vec<Seat>) {
+fn seat_endpoints(
+    pool: &Pool,
+    target: Target,
+    question: &Question<'_>,
+    knowledge: &mut Knowledge<'_>,
+    seats: &mut Vec<Seat>,
+) {
     let plan = knowledge.plan;
     let Some(destination) = pool.destinations.get(usize::from(target.destination)) else { return };
     let Some(model) = plan.snapshot.model(pool, target) else { return };
@@ -193,7 +203,14 @@ fn judge(
     let fleet = &*knowledge.fleet;
     let views: Vec<View<'_>> = seats
         .iter()
-        .map(|seat| View { seat, fleet, overlaps: &prompts[seat.prompt].overlaps, suspects, now_us: question.now_us, prediction: Cell::new(None) })
+        .map(|seat| View {
+            seat,
+            fleet,
+            overlaps: &prompts[seat.prompt].overlaps,
+            suspects,
+            now_us: question.now_us,
+            prediction: Cell::new(None),
+        })
         .collect();
     match policy::decide(&pool.program, rule, facts, &views, question.seed, scratch) {
         Decision::Chosen { candidate, .. } => Ok(candidate),
@@ -345,7 +362,9 @@ impl Candidate for View<'_> {
             Signal::RunningPrompts if local => self.fleet.running(self.id()),
             Signal::KvCacheUsage if local => self.fleet.kv_usage_ratio(self.id()),
             Signal::PrefixOverlap if local => Some(self.overlaps.overlap_ratio(self.id())),
-            Signal::QueuedPrompts { .. } | Signal::RunningPrompts | Signal::KvCacheUsage | Signal::PrefixOverlap => None,
+            Signal::QueuedPrompts { .. } | Signal::RunningPrompts | Signal::KvCacheUsage | Signal::PrefixOverlap => {
+                None
+            }
             Signal::InFlight => Some(f64::from(self.fleet.in_flight(self.id()))),
             Signal::PredictedTtft => self.prediction().map(|prediction| prediction.ttft_us as f64),
             // The length of an answer is not predicted yet.

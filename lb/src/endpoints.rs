@@ -45,7 +45,8 @@ impl AnswerWindow {
     fn failed_ratio(&self, now_us: u64, window_s: u16) -> Option<f64> {
         let from = (now_us / 1_000_000).saturating_sub(u64::from(window_s));
         let inside = self.slots.iter().filter(|slot| slot.0 >= from);
-        let (answers, failures) = inside.fold((0_u64, 0_u64), |sum, slot| (sum.0 + u64::from(slot.1), sum.1 + u64::from(slot.2)));
+        let (answers, failures) =
+            inside.fold((0_u64, 0_u64), |sum, slot| (sum.0 + u64::from(slot.1), sum.1 + u64::from(slot.2)));
         (answers > 0).then(|| failures as f64 / answers as f64)
     }
 }
@@ -146,9 +147,7 @@ impl Endpoint {
     pub(crate) fn close_stale(&self, now_us: u64, keep_alive_us: u64) {
         let mut idle = self.idle.borrow_mut();
         if !idle.is_empty() {
-            idle.retain(|kept| {
-                !kept.conn.watch().is_gone() && now_us.saturating_sub(kept.since_us) < keep_alive_us
-            });
+            idle.retain(|kept| !kept.conn.watch().is_gone() && now_us.saturating_sub(kept.since_us) < keep_alive_us);
         }
     }
 

@@ -111,7 +111,9 @@ impl Refused {
             Self::Method(_) => shape(405, INVALID, "method_not_allowed"),
             Self::NoEndpointForPath | Self::NoReadyEndpoint { .. } => shape(503, SERVER, "no_ready_endpoint"),
             Self::Unauthorized => shape(401, "authentication_error", "invalid_api_key"),
-            Self::ModelNotFound(_) => Shape { status: 404, kind: INVALID, code: "model_not_found", param: Some("model") },
+            Self::ModelNotFound(_) => {
+                Shape { status: 404, kind: INVALID, code: "model_not_found", param: Some("model") }
+            }
             Self::Overloaded { .. } => shape(429, "rate_limit_error", "overloaded"),
             Self::Denied { status, .. } => shape(*status, "permission_error", ""),
             Self::Upstream(UpstreamError::Timeout) => shape(504, SERVER, "upstream_timeout"),
@@ -166,8 +168,10 @@ impl Refused {
 
     /// Seconds after which trying again may help.
     pub(crate) fn retry_after_s(&self) -> Option<u32> {
-        let helps =
-            matches!(self, Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured);
+        let helps = matches!(
+            self,
+            Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured
+        );
         helps.then_some(1)
     }
 

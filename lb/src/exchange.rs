@@ -3,31 +3,29 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use config::snapshot::{Pool, ResponseModel, Snapshot};
+use config::snapshot::{Pool, ResponseModel};
 use crds::server::DecisionHeaders;
 use policy::{Api, Streaming};
-use predictor::fleet::{Answer as FleetAnswer, Attempt, Decided, Ended};
-use sha2::{Digest, Sha256};
+use predictor::fleet::{Attempt, Ended};
 
 use crate::body::{self, Message, NoBody};
 use crate::conn::{Client, LocalAnswer};
 use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
-use crate::endpoints::Lease;
 use crate::error::{Refused, UpstreamError};
+use crate::flight::{Flight, Retry};
 use crate::forward::{self, Cut, End, Forwarded, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
+use crate::http1::target::{origin_form, path_of, upstream_target};
 use crate::io;
 use crate::local;
-use crate::log::Entry;
 use crate::mailbox::Failure;
-use crate::metrics::{PREDICTION_ERROR_BOUNDS, Series};
 use crate::openai::edit::{Edits, UsageAsked, usage_asked};
 use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options};
-use crate::peer::PeerWhat;
 use crate::plan::{EndpointId, Plan};
-use crate::settings::AccessLog;
-use crate::shard::{Shard, unix_ms};
+use crate::record::Record;
+use crate::shard::Shard;
+use crate::tenant::tenant_of;
 use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
 
 /// What becomes of the client connection.
@@ -126,12 +124,7 @@ enum Read<'a> {
 }
 
 /// Steps 2 to 4: path, caller, body, pool, tags.
-fn read<'a>(
-    client: &Client,
-    plan: &'a Arc<Plan>,
-    message: &Message,
-    record: &mut Record,
-) -> Result<Read<'a>, Refused> {
+fn read<'a>(client: &Client, plan: &'a Arc<Plan>, message: &Message, record: &mut Record) -> Result<Read<'a>, Refused> {
     let bytes = &message.bytes;
     let target = origin_form(client.head.target.of(bytes));
     let path = path_of(target);
@@ -166,7 +159,8 @@ fn read<'a>(
     };
     record.entry.pool = pool.id.to_string();
     record.known_model = !request.model.is_empty();
-    let tags = plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
+    let tags =
+        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
     record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
@@ -174,39 +168,29 @@ fn read<'a>(
 }
 
 /// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
-async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut message: Message, record: &mut Record) -> After {
+async fn route(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    routed: Routed<'_>,
+    mut message: Message,
+    record: &mut Record,
+) -> After {
     let mut tried = Vec::new();
-    let mut held: Option<(Answer, Choice, Flight)> = None;
-    let mut failed = None;
-    let mut retrying = None;
+    let mut last = Last::Nothing;
+    let mut retry = None;
     loop {
         let choice = match decide_once(shard, client, &routed, &message, &tried) {
             Ok(choice) => choice,
-            Err(refused) => {
-                return match (held, failed) {
-                    // Nobody else is left: the client gets what the busy endpoint said.
-                    (Some((answer, choice, flight)), _) => {
-                        deliver(shard, client, &routed, choice, flight, answer, record).await
-                    }
-                    (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
-                    (None, None) => {
-                        record.refused_by(&refused);
-                        refuse(shard, client, record, &refused).await
-                    }
-                };
-            }
+            Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
         };
-        if let Some((answer, _, flight)) = held.take() {
-            drop(answer);
-            flight.end(Ended::Refused);
-        }
+        last.let_go();
         record.chosen(routed.pool, &routed.plan.snapshot, &choice);
-        if !tried.is_empty() {
+        let attempt = if tried.is_empty() { Attempt::First } else { Attempt::Retry };
+        if attempt == Attempt::Retry {
             record.entry.retries += 1;
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let attempt = if tried.len() == 1 { Attempt::First } else { Attempt::Retry };
         let flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
         let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
         let upstream = Upstream {
@@ -216,12 +200,12 @@ async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut m
             target: &routed.target,
             encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
         };
-        match upstream::attempt(shard, client, &upstream, &mut message).await {
+        last = match upstream::attempt(shard, client, &upstream, &mut message).await {
             Ok(answer) if is_refusal(answer.head.status) => {
                 report_refusal(shard, &choice, answer.head.status);
-                held = Some((answer, choice, flight));
+                Last::Busy(Box::new(Held { answer, choice, flight }))
             }
-            Ok(answer) => return deliver(shard, client, &routed, choice, flight, answer, record).await,
+            Ok(answer) => return deliver(shard, client, &routed, Held { answer, choice, flight }, record).await,
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
                 record.entry.outcome = "client_gone";
@@ -231,27 +215,62 @@ async fn route(shard: &Rc<Shard>, client: &mut Client, routed: Routed<'_>, mut m
             Err(NoAnswer::Failed(error)) => {
                 flight.end(Ended::Failed);
                 shard.report_failure(&choice.endpoint, failure_of(error));
-                failed = Some(error);
+                Last::Failed(error)
             }
             Err(NoAnswer::Lost(error)) => {
                 flight.end(Ended::Failed);
                 shard.report_failure(&choice.endpoint, failure_of(error));
                 return refuse(shard, client, record, &Refused::Upstream(error)).await;
             }
+        };
+        retry = retry.or_else(|| Retry::allowed(shard));
+        if retry.is_none() || tried.len() >= config::limits::ATTEMPTS_MAX {
+            return conclude(shard, client, &routed, last, Refused::Internal, record).await;
         }
-        if retrying.is_none() {
-            retrying = Retry::allowed(shard);
+    }
+}
+
+/// An answer that has begun to come, and what it belongs to.
+struct Held {
+    answer: Answer,
+    choice: Choice,
+    flight: Flight,
+}
+
+/// How the last attempt ended.
+enum Last {
+    /// There was none.
+    Nothing,
+    /// The endpoint said that it is busy; that answer is for the client if nobody else has a better one.
+    Busy(Box<Held>),
+    /// No answer.
+    Failed(UpstreamError),
+}
+
+impl Last {
+    /// Another attempt begins: a held answer is of no more use.
+    fn let_go(&mut self) {
+        if let Self::Busy(held) = std::mem::replace(self, Self::Nothing) {
+            held.flight.end(Ended::Refused);
         }
-        if retrying.is_none() || tried.len() >= config::limits::ATTEMPTS_MAX {
-            return match (held, failed) {
-                (Some((answer, choice, flight)), _) => {
-                    deliver(shard, client, &routed, choice, flight, answer, record).await
-                }
-                (None, error) => {
-                    let error = error.unwrap_or(UpstreamError::Reset);
-                    refuse(shard, client, record, &Refused::Upstream(error)).await
-                }
-            };
+    }
+}
+
+/// Nobody else is left to be tried: the client gets what the last attempt gave, or `refused` where there was none.
+async fn conclude(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    routed: &Routed<'_>,
+    last: Last,
+    refused: Refused,
+    record: &mut Record,
+) -> After {
+    match last {
+        Last::Busy(held) => deliver(shard, client, routed, *held, record).await,
+        Last::Failed(error) => refuse(shard, client, record, &Refused::Upstream(error)).await,
+        Last::Nothing => {
+            record.refused_by(&refused);
+            refuse(shard, client, record, &refused).await
         }
     }
 }
@@ -275,30 +294,6 @@ fn failure_of(error: UpstreamError) -> Failure {
         UpstreamError::Reset => Failure::Reset,
         UpstreamError::Timeout => Failure::FirstByteTimeout,
         UpstreamError::BadAnswer => Failure::BadAnswer,
-    }
-}
-
-/// A retry under way: at most a fifth of the live requests, and a few more.
-struct Retry {
-    shard: Rc<Shard>,
-}
-
-impl Retry {
-    fn allowed(shard: &Rc<Shard>) -> Option<Self> {
-        let live = shard.metrics.borrow().exchanges_open;
-        let budget = live / 5 + config::limits::RETRIES_FLOOR;
-        if u64::from(shard.retries_live.get()) >= budget {
-            shard.metrics.borrow_mut().retries_refused += 1;
-            return None;
-        }
-        shard.retries_live.set(shard.retries_live.get() + 1);
-        Some(Self { shard: shard.clone() })
-    }
-}
-
-impl Drop for Retry {
-    fn drop(&mut self) {
-        self.shard.retries_live.set(self.shard.retries_live.get().saturating_sub(1));
     }
 }
 
@@ -340,85 +335,15 @@ fn decide_once(
     decide::decide(routed.pool, &question, &mut knowledge)
 }
 
-/// A request in the books of the predictor, from its decision to its end on whatever path.
-struct Flight {
-    shard: Rc<Shard>,
-    lease: Lease,
-    id: u64,
-    ended: bool,
-}
-
-impl Flight {
-    fn begin(shard: &Rc<Shard>, choice: &Choice, delivery: Delivery, attempt: Attempt) -> Self {
-        let id = shard.next_request_id();
-        let now_us = io::now_us();
-        let answer = match delivery {
-            Delivery::Streamed => FleetAnswer::Streamed,
-            Delivery::Whole => FleetAnswer::Whole,
-        };
-        let decided = Decided {
-            request_id: id,
-            endpoint: choice.endpoint.spec.id.0,
-            chain: &choice.chain,
-            prompt_tokens: choice.prompt_tokens,
-            overlap_tokens: choice.overlap_tokens,
-            answer,
-            attempt,
-        };
-        shard.fleet.borrow_mut().decided(now_us, &decided);
-        shard.tell_peers(&choice.endpoint, id, now_us, || PeerWhat::Decided {
-            chain: choice.chain.clone(),
-            prompt_tokens: choice.prompt_tokens,
-            overlap_tokens: choice.overlap_tokens,
-            answer,
-            attempt,
-        });
-        Self { shard: shard.clone(), lease: Lease::new(choice.endpoint.clone()), id, ended: false }
-    }
-
-    fn first_token(&self, at_us: u64) {
-        let endpoint = self.lease.endpoint();
-        let observed = self.shard.fleet.borrow_mut().first_token(at_us, self.id, endpoint.spec.id.0);
-        if let Some(observed) = observed {
-            let actual = observed.actual_us.max(1) as f64;
-            let error = (observed.predicted_us as f64 - actual).abs() / actual;
-            let bucket = PREDICTION_ERROR_BOUNDS.iter().position(|&bound| error <= bound);
-            self.shard.metrics.borrow_mut().prediction_error[bucket.unwrap_or(PREDICTION_ERROR_BOUNDS.len())] += 1;
-        }
-        self.shard.tell_peers(endpoint, self.id, at_us, || PeerWhat::FirstToken);
-    }
-
-    fn end(mut self, ended: Ended) {
-        self.settle(ended);
-    }
-
-    fn settle(&mut self, ended: Ended) {
-        if std::mem::replace(&mut self.ended, true) {
-            return;
-        }
-        let now_us = io::now_us();
-        let endpoint = self.lease.endpoint();
-        self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
-        self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
-    }
-}
-
-impl Drop for Flight {
-    fn drop(&mut self) {
-        self.settle(Ended::Aborted);
-    }
-}
-
 /// Step 7: the answer goes to the client; what it teaches is kept.
 async fn deliver(
     shard: &Rc<Shard>,
     client: &mut Client,
     routed: &Routed<'_>,
-    choice: Choice,
-    flight: Flight,
-    answer: Answer,
+    held: Held,
     record: &mut Record,
 ) -> After {
+    let Held { answer, choice, flight } = held;
     let status = answer.head.status;
     let shown = Presentation {
         model_shown: shown_model(routed, &choice),
@@ -430,8 +355,7 @@ async fn deliver(
         head_only: client.head.method == Method::Head,
     };
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
-    let forwarded =
-        forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
+    let forwarded = forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
     let Forwarded { end, usage, response_bytes, first_content_us, reusable, after, replaced_status } = forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
@@ -481,7 +405,8 @@ fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
 /// The name that answers show in place of the upstream's own, when it differs.
 fn shown_model(routed: &Routed<'_>, choice: &Choice) -> Option<String> {
     let asked = &routed.request.model;
-    let replace = routed.pool.response_model == ResponseModel::Requested && !asked.is_empty() && *asked != choice.upstream_model;
+    let replace =
+        routed.pool.response_model == ResponseModel::Requested && !asked.is_empty() && *asked != choice.upstream_model;
     replace.then(|| asked.clone())
 }
 
@@ -502,7 +427,11 @@ fn cost(routed: &Routed<'_>, choice: &Choice, record: &Record) -> Option<f64> {
     let price = routed.plan.snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
     let usage = &record.entry.usage;
     let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
-    Some((price.input_per_million * tokens(usage.prompt_tokens) + price.output_per_million * tokens(usage.completion_tokens)) / 1e6)
+    Some(
+        (price.input_per_million * tokens(usage.prompt_tokens)
+            + price.output_per_million * tokens(usage.completion_tokens))
+            / 1e6,
+    )
 }
 
 fn keep_alive(shard: &Shard, client: &Client) -> After {
@@ -547,134 +476,6 @@ async fn send_answer(shard: &Shard, client: &mut Client, record: &mut Record, af
         Err(_) => {
             record.entry.outcome = "client_gone";
             After::Abort
-        }
-    }
-}
-
-/// The path of a request target in any form (RFC 9112, 3.2).
-fn origin_form(target: &[u8]) -> &[u8] {
-    let rest = target.strip_prefix(b"http://").or_else(|| target.strip_prefix(b"https://"));
-    match rest {
-        Some(rest) => memchr::memchr(b'/', rest).map_or(b"/", |at| &rest[at..]),
-        None => target,
-    }
-}
-
-/// What the upstream is asked for: known paths without trailing slashes, which an engine would answer with a redirect
-/// to an address of its own; others as they came.
-fn upstream_target(api: Api, target: &[u8], path: &[u8]) -> Vec<u8> {
-    if api == Api::Other {
-        return target.to_vec();
-    }
-    let query = memchr::memchr(b'?', target).map_or(&b""[..], |at| &target[at..]);
-    [path, query].concat()
-}
-
-/// Without query, without trailing slashes.
-fn path_of(target: &[u8]) -> &[u8] {
-    let end = memchr::memchr2(b'?', b'#', target).unwrap_or(target.len());
-    let mut path = &target[..end];
-    while let [start @ .., b'/'] = path
-        && !start.is_empty()
-    {
-        path = start;
-    }
-    path
-}
-
-/// Who calls, by the credential: `anonymous` where no tenant is configured.
-fn tenant_of(snapshot: &Snapshot, client: &Client, bytes: &[u8]) -> Result<String, Refused> {
-    if snapshot.tenants.is_empty() {
-        return Ok("anonymous".into());
-    }
-    let headers = &client.head.headers;
-    let bearer = headers.first(bytes, "authorization").and_then(|value| {
-        let (scheme, key) = value.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
-    });
-    let key = bearer.or_else(|| headers.first(bytes, "api-key")).or_else(|| headers.first(bytes, "x-api-key"));
-    let digest: [u8; 32] = Sha256::digest(key.ok_or(Refused::Unauthorized)?).into();
-    snapshot.tenant_of_key(&digest).map(|tenant| tenant.id.name.clone()).ok_or(Refused::Unauthorized)
-}
-
-/// What is known of a request for the access log and the counts (step 8).
-struct Record {
-    entry: Entry,
-    started_us: u64,
-    received_us: u64,
-    api: Api,
-    /// The model asked for is a configured name: it may be a label.
-    known_model: bool,
-}
-
-impl Record {
-    fn new() -> Self {
-        let now_us = io::now_us();
-        let entry = Entry { outcome: "bad_request", request_id: local::new_request_id(), ..Entry::default() };
-        Self {
-            entry,
-            started_us: now_us,
-            received_us: now_us,
-            api: Api::Other,
-            known_model: false,
-        }
-    }
-
-    fn begin(client: &Client) -> Self {
-        let mut record = Self::new();
-        if let Some(id) = client.head.headers.first(&client.inbox, "x-request-id").and_then(local::sane_request_id) {
-            record.entry.request_id = id;
-        }
-        record
-    }
-
-    fn chosen(&mut self, pool: &Pool, snapshot: &Snapshot, choice: &Choice) {
-        let entry = &mut self.entry;
-        entry.rule.clone_from(&pool.program.rule(choice.rule).name);
-        entry.endpoint.clone_from(&choice.endpoint.spec.name);
-        entry.destination = pool.destinations.get(usize::from(choice.target.destination)).map(|d| d.name.clone()).unwrap_or_default();
-        entry.model_served = snapshot.model(pool, choice.target).map(|m| m.upstream_name.clone()).unwrap_or_default();
-        entry.estimated_prompt_tokens = Some(choice.prompt_tokens);
-        entry.overlap_tokens = Some(choice.overlap_tokens);
-        entry.predicted_ttft_us = choice.prediction.map(|prediction| prediction.ttft_us);
-    }
-
-    fn refused_by(&mut self, refused: &Refused) {
-        if let Some(rule) = refused.rule() {
-            rule.clone_into(&mut self.entry.rule);
-        }
-        if let Refused::Overloaded { exclude: Some(exclude), .. } = refused {
-            self.entry.exclude.clone_from(exclude);
-        }
-    }
-
-    fn settle(mut self, shard: &Shard) {
-        let now_us = io::now_us();
-        self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
-        self.entry.time_unix_ms = unix_ms();
-        let entry = &self.entry;
-        {
-            let mut metrics = shard.metrics.borrow_mut();
-            let counts = metrics.series(Series {
-                model: if self.known_model { entry.model.clone() } else { String::new() },
-                tenant: entry.tenant.clone(),
-                destination: entry.destination.clone(),
-                rule: entry.rule.clone(),
-                api: self.api.as_str(),
-                outcome: entry.outcome,
-                status: entry.status,
-            });
-            counts.requests += 1;
-            counts.prompt_tokens += entry.usage.prompt_tokens.unwrap_or(0);
-            counts.cached_tokens += entry.usage.cached_tokens.unwrap_or(0);
-            counts.completion_tokens += entry.usage.completion_tokens.unwrap_or(0);
-            counts.duration.observe_us(entry.duration_us);
-            if let Some(ttft_us) = entry.ttft_us {
-                counts.ttft.observe_us(ttft_us);
-            }
-        }
-        if shard.settings.access_log == AccessLog::On {
-            shard.log(&self.entry);
         }
     }
 }

@@ -11,6 +11,7 @@ mod decide;
 mod endpoints;
 mod error;
 mod exchange;
+mod flight;
 mod forward;
 mod http1;
 mod io;
@@ -23,11 +24,13 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod record;
 mod server;
 mod settings;
 mod shard;
 mod sys;
 mod tags;
+mod tenant;
 mod upstream;
 
 pub use io::{Driver, DriverInUse};

@@ -12,7 +12,9 @@ use predictor::prefix::chain::Chain;
 pub fn heads(bytes: &[u8]) -> usize {
     let mut head = RequestHead::default();
     let request = match head.parse(bytes) {
-        Ok(true) => head.head_bytes + head.headers.iter(bytes).map(|(name, value)| name.len() + value.len()).sum::<usize>(),
+        Ok(true) => {
+            head.head_bytes + head.headers.iter(bytes).map(|(name, value)| name.len() + value.len()).sum::<usize>()
+        }
         Ok(false) | Err(_) => 0,
     };
     let mut head = ResponseHead::default();
@@ -41,7 +43,11 @@ pub fn scan(body: &[u8]) -> usize {
     match Request::parse(body) {
         Ok(request) => {
             let of = |value: &Option<crate::openai::scan::Value>| value.as_ref().map_or(0, |value| value.range.end);
-            request.model.len() + request.model_at.end + of(&request.messages) + of(&request.tools) + of(&request.prompt)
+            request.model.len()
+                + request.model_at.end
+                + of(&request.messages)
+                + of(&request.tools)
+                + of(&request.prompt)
         }
         Err(_) => 0,
     }

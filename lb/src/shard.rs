@@ -344,7 +344,8 @@ impl Shard {
             Failure::Busy => return,
         }
         // A full box only delays what the next probe finds out anyway.
-        let _ = self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+        let _ =
+            self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
     }
 
     /// Writes a line of the access log.

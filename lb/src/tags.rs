@@ -36,7 +36,8 @@ impl Tagger {
         let needed: Vec<&Classifier> =
             snapshot.classifiers.iter().filter(|c| c.id.namespace == pool.id.namespace && is_needed(c, pool)).collect();
         let mut builtins: Vec<Builtin> = needed.iter().flat_map(|classifier| builtins_of(classifier)).collect();
-        let topics = |tag: &String| matches!(tag.as_str(), "code" | "math") || tag.starts_with("language-");
+        let topics =
+            |tag: &String| matches!(tag.as_str(), "code" | "math" | "factual-question") || tag.starts_with("language-");
         let referenced = pool.program.tags_referenced();
         if referenced.iter().any(topics) {
             builtins.push(Builtin::Topics);
@@ -73,9 +74,10 @@ impl Tagger {
 fn read<'a>(api: Api, request: &Request, body: &'a [u8]) -> (Vec<(Scope, std::borrow::Cow<'a, str>)>, Shape) {
     let mut pieces = Vec::new();
     let mut shape = Shape {
-        json_schema: request.response_format.as_ref().is_some_and(|format| {
-            memchr::memmem::find(format.of(body), b"json_schema").is_some()
-        }),
+        json_schema: request
+            .response_format
+            .as_ref()
+            .is_some_and(|format| memchr::memmem::find(format.of(body), b"json_schema").is_some()),
         // Nothing is known of the text of a path that is only passed on.
         unscannable: api == Api::Other && !body.is_empty(),
         ..Shape::default()
@@ -112,10 +114,11 @@ fn is_needed(classifier: &Classifier, pool: &Pool) -> bool {
     let any = |test: &dyn Fn(&str) -> bool| referenced.iter().any(|tag| test(tag));
     match &classifier.kind {
         ClassifierKind::Pii { .. } => {
-            pool.program.external_in_play() || any(&|tag| tag == "pii" || tag.starts_with("pii-") || matches!(tag, "network" | "crypto"))
+            pool.program.external_in_play()
+                || any(&|tag| tag == "pii" || tag.starts_with("pii-") || matches!(tag, "network" | "crypto"))
         }
         ClassifierKind::Secrets => any(&|tag| tag == "secret" || tag.starts_with("secret-")),
-        ClassifierKind::Complexity { .. } => any(&|tag| tag.starts_with("complexity-") || tag == "factual-question"),
+        ClassifierKind::Complexity { .. } => any(&|tag| tag.starts_with("complexity-")),
         ClassifierKind::Keywords { tags } => tags.iter().any(|own| any(&|tag| tag == own.tag)),
         ClassifierKind::Regex { tags } => tags.iter().any(|(own, _)| any(&|tag| tag == own)),
         // Not run yet; loading says so.
@@ -139,7 +142,7 @@ fn builtins_of(classifier: &Classifier) -> Vec<Builtin> {
             vec![Builtin::Pii(PiiSpec { kinds, on_unknown })]
         }
         ClassifierKind::Secrets => vec![Builtin::Secrets],
-        ClassifierKind::Complexity { .. } => vec![Builtin::Complexity(ComplexitySpec { low: 0.25, high: 0.75, model: None })],
+        ClassifierKind::Complexity { .. } => vec![Builtin::Complexity(ComplexitySpec::default())],
         ClassifierKind::Keywords { tags } => tags
             .iter()
             .map(|own| {

@@ -33,7 +33,8 @@ pub(crate) enum NoAnswer {
     ClientGone,
     /// The endpoint failed before any byte of an answer; another may be tried.
     Failed(UpstreamError),
-    /// As `Failed`, but the request's bytes are lost with the connection: no other attempt is possible.
+    /// As `Failed`, but there must be no other attempt: the request's bytes are lost with the connection, or the endpoint
+    /// may be at work on it.
     Lost(UpstreamError),
 }
 
@@ -128,7 +129,8 @@ async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: C
         let (result, buf) = match until(conn.recv(received), Some(client), watch).await {
             Ok(done) => done,
             Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
-            Err(Stop::TimedOut) => return Err(NoAnswer::Failed(UpstreamError::Timeout)),
+            // The engine may well be at work on it: a second one must not begin the same.
+            Err(Stop::TimedOut) => return Err(NoAnswer::Lost(UpstreamError::Timeout)),
         };
         received = buf;
         match result {

@@ -132,7 +132,7 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
             AccessLog::File(path) => Target::File(path),
         },
         drain_timeout: file.drain_timeout,
-            decision_headers: file.decision_headers,
+        decision_headers: file.decision_headers,
         limits: file.limits,
         timeouts: file.timeouts,
         sharing: Sharing::Allowed,

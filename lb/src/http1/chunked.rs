@@ -183,8 +183,19 @@ mod tests {
     #[test]
     fn broken_codings_are_refused() {
         let cases: [&[u8]; 13] = [
-            b"\r\n", b"g\r\n", b"4\nwiki", b"4\r\nwikis\r\n", b"-4\r\n", b"+4\r\n", b"0x4\r\n", b"4\rX", b" 4\r\n",
-            b"fffffffffffffffff\r\n", b"0\r\nx: 1\n\r\n", b"4 4\r\nwiki\r\n", b"4 x\r\nwiki\r\n",
+            b"\r\n",
+            b"g\r\n",
+            b"4\nwiki",
+            b"4\r\nwikis\r\n",
+            b"-4\r\n",
+            b"+4\r\n",
+            b"0x4\r\n",
+            b"4\rX",
+            b" 4\r\n",
+            b"fffffffffffffffff\r\n",
+            b"0\r\nx: 1\n\r\n",
+            b"4 4\r\nwiki\r\n",
+            b"4 x\r\nwiki\r\n",
         ];
         for case in cases {
             assert!(decode_split(case, &[]).is_err(), "{:?} was taken", String::from_utf8_lossy(case));

@@ -68,7 +68,10 @@ impl Headers {
 
     /// Every comma-separated element of every value of `name`, trimmed (RFC 9110, 5.6.1).
     pub(crate) fn tokens<'a>(&'a self, buffer: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        self.all(buffer, name).flat_map(|value| value.split(|&b| b == b',')).map(<[u8]>::trim_ascii).filter(|t| !t.is_empty())
+        self.all(buffer, name)
+            .flat_map(|value| value.split(|&b| b == b','))
+            .map(<[u8]>::trim_ascii)
+            .filter(|t| !t.is_empty())
     }
 
     fn take_from(&mut self, buffer: &[u8], parsed: &[httparse::Header<'_>]) {
@@ -249,7 +252,8 @@ impl ResponseHead {
         self.headers.take_from(buffer, response.headers);
         self.head_bytes = head_bytes;
         self.framing = self.response_framing(buffer, method)?;
-        let two_lengths = self.framing == BodyFraming::Chunked && self.headers.first(buffer, "content-length").is_some();
+        let two_lengths =
+            self.framing == BodyFraming::Chunked && self.headers.first(buffer, "content-length").is_some();
         self.keep_alive = self.framing != BodyFraming::UntilClose
             && !two_lengths
             && wants_keep_alive(self.version, &self.headers, buffer);
@@ -277,7 +281,8 @@ fn version_of(minor: Option<u8>) -> Version {
 }
 
 fn wants_keep_alive(version: Version, headers: &Headers, buffer: &[u8]) -> bool {
-    let has = |word: &str| headers.tokens(buffer, "connection").any(|token| token.eq_ignore_ascii_case(word.as_bytes()));
+    let has =
+        |word: &str| headers.tokens(buffer, "connection").any(|token| token.eq_ignore_ascii_case(word.as_bytes()));
     match version {
         Version::Http11 => !has("close"),
         Version::Http10 => has("keep-alive") && !has("close"),
@@ -286,7 +291,9 @@ fn wants_keep_alive(version: Version, headers: &Headers, buffer: &[u8]) -> bool 
 
 fn content_length(headers: &Headers, buffer: &[u8]) -> Result<Option<u64>, HeadError> {
     let mut length = None;
-    for value in headers.all(buffer, "content-length").flat_map(|value| value.split(|&b| b == b',')).map(<[u8]>::trim_ascii) {
+    for value in
+        headers.all(buffer, "content-length").flat_map(|value| value.split(|&b| b == b',')).map(<[u8]>::trim_ascii)
+    {
         let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
         if !digits {
             return Err(HeadError::Malformed("Content-Length"));

@@ -5,17 +5,24 @@ use super::head::Headers;
 /// Belong to one connection only (RFC 9110, 7.6.1), or tell a length that we tell anew.
 fn is_hop_by_hop(name: &[u8]) -> bool {
     const NAMES: [&str; 10] = [
-        "connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "content-length",
-        "proxy-authenticate", "proxy-authorization",
+        "connection",
+        "keep-alive",
+        "proxy-connection",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "content-length",
+        "proxy-authenticate",
+        "proxy-authorization",
     ];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
 /// The client's credentials and identity: they are for us and never travel upstream.
 fn is_credential(name: &[u8]) -> bool {
-    const NAMES: [&str; 7] = [
-        "authorization", "api-key", "x-api-key", "x-goog-api-key", "openai-organization", "openai-project", "cookie",
-    ];
+    const NAMES: [&str; 7] =
+        ["authorization", "api-key", "x-api-key", "x-goog-api-key", "openai-organization", "openai-project", "cookie"];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }
 
@@ -28,7 +35,11 @@ fn is_ours(name: &[u8]) -> bool {
 /// Calls `each` with every header line that may travel on from a client to an upstream.
 pub(crate) fn request_headers<'a>(headers: &'a Headers, buffer: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
     for (name, value) in headers.iter(buffer) {
-        if !is_hop_by_hop(name) && !is_credential(name) && !is_ours(name) && !is_named_by_connection(headers, buffer, name) {
+        if !is_hop_by_hop(name)
+            && !is_credential(name)
+            && !is_ours(name)
+            && !is_named_by_connection(headers, buffer, name)
+        {
             each(name, value);
         }
     }

@@ -161,13 +161,11 @@ mod tests {
             out.push_small(b"cd");
             let all = out.to_vec();
             let vectored = out.into_vectored(sent);
-            // SAFETY (test): the vectors point into `vectored`, which lives to the end of the loop body.
-            let left: Vec<u8> = vectored
-                .out
-                .iov
-                .iter()
-                .flat_map(|v| unsafe { std::slice::from_raw_parts(v.iov_base.cast::<u8>(), v.iov_len) }.to_vec())
-                .collect();
+            let mut left = Vec::new();
+            for v in &vectored.out.iov {
+                // SAFETY: the vectors point into `vectored`, which lives to the end of the loop body.
+                left.extend_from_slice(unsafe { std::slice::from_raw_parts(v.iov_base.cast::<u8>(), v.iov_len) });
+            }
             assert_eq!(left, all[sent..]);
         }
     }

@@ -119,15 +119,27 @@ mod tests {
     fn only_what_must_change_changes() {
         let same = r#"{"messages" : [ {"role":"user"} ], "model":"m", "x":1.50 , "x":2}"#;
         assert_eq!(edited(same, "m"), same);
-        assert_eq!(edited(same, "org/\"M\""), r#"{"messages" : [ {"role":"user"} ], "model":"org/\"M\"", "x":1.50 , "x":2}"#);
+        assert_eq!(
+            edited(same, "org/\"M\""),
+            r#"{"messages" : [ {"role":"user"} ], "model":"org/\"M\"", "x":1.50 , "x":2}"#
+        );
     }
 
     #[test]
     fn usage_is_asked_for_where_the_client_did_not() {
         let cases = [
-            (r#"{"model":"m","stream":true}"#, r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#),
-            (r#"{"model":"m","stream":true,"stream_options":{}}"#, r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#),
-            (r#"{"model":"m","stream_options":null,"stream":true}"#, r#"{"model":"m","stream_options":{"include_usage":true},"stream":true}"#),
+            (
+                r#"{"model":"m","stream":true}"#,
+                r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,
+            ),
+            (
+                r#"{"model":"m","stream":true,"stream_options":{}}"#,
+                r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,
+            ),
+            (
+                r#"{"model":"m","stream_options":null,"stream":true}"#,
+                r#"{"model":"m","stream_options":{"include_usage":true},"stream":true}"#,
+            ),
             (
                 r#"{"model":"m","stream":true,"stream_options":{"include_usage":false}}"#,
                 r#"{"model":"m","stream":true,"stream_options":{"include_usage":true}}"#,

@@ -228,7 +228,8 @@ mod tests {
         serde_json::json!({"model": "m", "messages": messages}).to_string()
     }
 
-    const LONG: &str = "a sentence that fills a good many of the sixteen byte blocks, to be seen again in the next turn";
+    const LONG: &str =
+        "a sentence that fills a good many of the sixteen byte blocks, to be seen again in the next turn";
 
     #[test]
     fn a_growing_conversation_shares_all_it_had() {
@@ -271,9 +272,11 @@ mod tests {
 
     #[test]
     fn token_id_prompts_share_by_ids() {
-        let ids = |n: u32| format!(r#"{{"model":"m","prompt":[{}]}}"#, (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(", "));
+        let ids = |n: u32| {
+            format!(r#"{{"model":"m","prompt":[{}]}}"#, (0..n).map(|i| i.to_string()).collect::<Vec<_>>().join(", "))
+        };
         assert!(shared(&ids(64), &ids(80)) >= 15);
-        assert_eq!(shared(&ids(64), &r#"{"model":"m","prompt":[9,8,7,6,5,4,3,2,1]}"#.to_string()), 0);
+        assert_eq!(shared(&ids(64), r#"{"model":"m","prompt":[9,8,7,6,5,4,3,2,1]}"#), 0);
     }
 
     proptest! {

@@ -100,7 +100,8 @@ impl Request {
         });
         request.object = object.ok_or(Unreadable::NotAnObject)?;
         let model = model.ok_or(Unreadable::ModelMissing)?;
-        request.model = model.text(body).map(Cow::into_owned).filter(|name| !name.is_empty()).ok_or(Unreadable::ModelNotText)?;
+        request.model =
+            model.text(body).map(Cow::into_owned).filter(|name| !name.is_empty()).ok_or(Unreadable::ModelNotText)?;
         request.model_at = model.outer();
         Ok(request)
     }
@@ -145,7 +146,8 @@ mod tests {
 
     #[test]
     fn odd_fields_never_stop_it() {
-        let body = br#"{"x":[{"y":"\ud800"}],"n":1e99999,"model":"m","stream":"yes","max_tokens":-3,"stream_options":7}"#;
+        let body =
+            br#"{"x":[{"y":"\ud800"}],"n":1e99999,"model":"m","stream":"yes","max_tokens":-3,"stream_options":7}"#;
         let request = Request::parse(body).unwrap();
         assert_eq!(request.model, "m");
         assert_eq!(request.delivery, Delivery::Whole);

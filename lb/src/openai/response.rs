@@ -85,7 +85,8 @@ impl Document {
             b"message" | b"response" if value.kind == Kind::Object => document.read_nested_usage(json, &value),
             b"type" => {
                 let name = value.of(json);
-                delta_type = name == b"content_block_delta" || (name.starts_with(b"response.") && name.ends_with(b".delta"));
+                delta_type =
+                    name == b"content_block_delta" || (name.starts_with(b"response.") && name.ends_with(b".delta"));
             }
             _ => {}
         })?;
@@ -164,7 +165,11 @@ mod tests {
 
     #[test]
     fn tool_calls_and_reasoning_are_content() {
-        for delta in [r#"{"tool_calls":[{"index":0}]}"#, r#"{"reasoning_content":"hm"}"#, r#"{"role":"assistant","content":"a"}"#] {
+        for delta in [
+            r#"{"tool_calls":[{"index":0}]}"#,
+            r#"{"reasoning_content":"hm"}"#,
+            r#"{"role":"assistant","content":"a"}"#,
+        ] {
             let json = format!(r#"{{"choices":[{{"delta":{delta},"finish_reason":null}}]}}"#);
             assert_eq!(Document::parse(json.as_bytes()).unwrap().content, Content::Some, "{delta}");
         }

@@ -45,7 +45,8 @@ impl Value {
     /// A non-negative whole number.
     pub(crate) fn number(&self, json: &[u8]) -> Option<u64> {
         let digits = self.of(json);
-        let good = self.kind == Kind::Scalar && (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
+        let good =
+            self.kind == Kind::Scalar && (1..=18).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
         good.then(|| digits.iter().fold(0, |n, d| n * 10 + u64::from(d - b'0')))
     }
 
@@ -62,7 +63,11 @@ impl Value {
 
 /// Calls `each(raw key, value)` for every member of the object at the start of `json` (white space before it allowed).
 /// Returns the range of the object, or `None` when it is not an object or does not end.
-pub(crate) fn members<'a>(json: &'a [u8], within: Range<usize>, mut each: impl FnMut(&'a [u8], Value)) -> Option<Range<usize>> {
+pub(crate) fn members<'a>(
+    json: &'a [u8],
+    within: Range<usize>,
+    mut each: impl FnMut(&'a [u8], Value),
+) -> Option<Range<usize>> {
     let end = within.end.min(json.len());
     let start = skip_space(json, within.start, end);
     if json.get(start).filter(|_| start < end) != Some(&b'{') {
@@ -279,7 +284,9 @@ mod tests {
 
     #[test]
     fn what_is_not_a_whole_object_is_refused() {
-        for json in ["", "[]", "{", r#"{"a""#, r#"{"a":"#, r#"{"a":1"#, r#"{"a":"x}"#, r#"{"a":[1}"#, "{1:2}", r#"{"a":}"#] {
+        for json in
+            ["", "[]", "{", r#"{"a""#, r#"{"a":"#, r#"{"a":1"#, r#"{"a":"x}"#, r#"{"a":[1}"#, "{1:2}", r#"{"a":}"#]
+        {
             assert_eq!(keys(json), None, "{json}");
         }
         assert_eq!(keys("{}").unwrap(), []);

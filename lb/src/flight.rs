@@ -1,0 +1,106 @@
+//! A request between its decision and its end: in the predictor's books, and in the budget of retries.
+
+use std::rc::Rc;
+
+use predictor::fleet::{Answer, Attempt, Decided, Ended};
+
+use crate::decide::Choice;
+use crate::endpoints::Lease;
+use crate::io;
+use crate::metrics::PREDICTION_ERROR_BOUNDS;
+use crate::openai::request::Delivery;
+use crate::peer::PeerWhat;
+use crate::shard::Shard;
+
+/// A request in the books of the predictor, from its decision to its end on whatever path.
+pub(crate) struct Flight {
+    shard: Rc<Shard>,
+    lease: Lease,
+    id: u64,
+    ended: bool,
+}
+
+impl Flight {
+    pub(crate) fn begin(shard: &Rc<Shard>, choice: &Choice, delivery: Delivery, attempt: Attempt) -> Self {
+        let id = shard.next_request_id();
+        let now_us = io::now_us();
+        let answer = match delivery {
+            Delivery::Streamed => Answer::Streamed,
+            Delivery::Whole => Answer::Whole,
+        };
+        let decided = Decided {
+            request_id: id,
+            endpoint: choice.endpoint.spec.id.0,
+            chain: &choice.chain,
+            prompt_tokens: choice.prompt_tokens,
+            overlap_tokens: choice.overlap_tokens,
+            answer,
+            attempt,
+        };
+        shard.fleet.borrow_mut().decided(now_us, &decided);
+        shard.tell_peers(&choice.endpoint, id, now_us, || PeerWhat::Decided {
+            chain: choice.chain.clone(),
+            prompt_tokens: choice.prompt_tokens,
+            overlap_tokens: choice.overlap_tokens,
+            answer,
+            attempt,
+        });
+        Self { shard: shard.clone(), lease: Lease::new(choice.endpoint.clone()), id, ended: false }
+    }
+
+    pub(crate) fn first_token(&self, at_us: u64) {
+        let endpoint = self.lease.endpoint();
+        let observed = self.shard.fleet.borrow_mut().first_token(at_us, self.id, endpoint.spec.id.0);
+        if let Some(observed) = observed {
+            let actual = observed.actual_us.max(1) as f64;
+            let error = (observed.predicted_us as f64 - actual).abs() / actual;
+            let bucket = PREDICTION_ERROR_BOUNDS.iter().position(|&bound| error <= bound);
+            self.shard.metrics.borrow_mut().prediction_error[bucket.unwrap_or(PREDICTION_ERROR_BOUNDS.len())] += 1;
+        }
+        self.shard.tell_peers(endpoint, self.id, at_us, || PeerWhat::FirstToken);
+    }
+
+    pub(crate) fn end(mut self, ended: Ended) {
+        self.settle(ended);
+    }
+
+    fn settle(&mut self, ended: Ended) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let now_us = io::now_us();
+        let endpoint = self.lease.endpoint();
+        self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
+        self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
+    }
+}
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.settle(Ended::Aborted);
+    }
+}
+
+/// A retry under way: at most a fifth of the live requests, and a few more.
+pub(crate) struct Retry {
+    shard: Rc<Shard>,
+}
+
+impl Retry {
+    pub(crate) fn allowed(shard: &Rc<Shard>) -> Option<Self> {
+        let live = shard.metrics.borrow().exchanges_open;
+        let budget = live / 5 + config::limits::RETRIES_FLOOR;
+        if u64::from(shard.retries_live.get()) >= budget {
+            shard.metrics.borrow_mut().retries_refused += 1;
+            return None;
+        }
+        shard.retries_live.set(shard.retries_live.get() + 1);
+        Some(Self { shard: shard.clone() })
+    }
+}
+
+impl Drop for Retry {
+    fn drop(&mut self) {
+        self.shard.retries_live.set(self.shard.retries_live.get().saturating_sub(1));
+    }
+}

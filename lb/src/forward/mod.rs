@@ -1,0 +1,272 @@
+//! From the first byte of an answer to its end: bytes through, the observer reads along.
+//!
+//! A whole document is collected (within a bound), read, and sent with its model name replaced. A stream goes through as it
+//! comes: each received buffer is sent at once, as it is where nothing in it must change, else as chunks of ours whose
+//! pieces still are ranges of that buffer.
+
+mod document;
+mod events;
+mod framing;
+mod stream;
+
+use std::rc::Rc;
+
+use self::events::{Kept, Observer};
+use self::framing::{Sink, Source};
+use crate::conn::{Client, push_connection, push_status_line};
+use crate::exchange::After;
+use crate::http1::rewrite::{push_decimal, push_header, response_headers};
+use crate::http1::{BodyFraming, ResponseHead};
+use crate::io::{Buf, Conn, Stop, until};
+use crate::openai::Usage;
+use crate::openai::edit::UsageAsked;
+use crate::shard::Shard;
+use crate::upstream::Answer;
+
+/// Longest document that is collected to be read; a longer one passes unread.
+const DOCUMENT_BYTES_MAX: usize = config::limits::RESPONSE_DOCUMENT_BYTES_MAX;
+
+/// How the answer is shown to the client.
+#[derive(Debug)]
+pub(crate) struct Presentation {
+    /// The name to show in place of the upstream's; `None` shows what came.
+    pub(crate) model_shown: Option<String>,
+    pub(crate) usage_asked: UsageAsked,
+    pub(crate) request_id: String,
+    /// `x-kinference-...` lines, ready to be sent.
+    pub(crate) decision_headers: Vec<u8>,
+    /// Whether the client connection may be kept.
+    pub(crate) after: After,
+    /// The answer has no body (HEAD).
+    pub(crate) head_only: bool,
+}
+
+/// How it went.
+#[derive(Debug)]
+pub(crate) struct Forwarded {
+    pub(crate) end: End,
+    pub(crate) usage: Usage,
+    pub(crate) response_bytes: u64,
+    /// When the first output came, on the process clock; streamed answers only.
+    pub(crate) first_content_us: Option<u64>,
+    /// The upstream connection, when it can be used again.
+    pub(crate) reusable: Option<Conn>,
+    pub(crate) after: After,
+    /// The status that the client saw, where it is not the upstream's.
+    pub(crate) replaced_status: Option<u16>,
+}
+
+/// How the answer ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    /// In full.
+    Complete,
+    /// In full, and it was an error event of the engine.
+    ErrorEvent,
+    /// The upstream ended early.
+    Truncated(Cut),
+    /// The client left.
+    ClientGone,
+}
+
+/// What cut an answer off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cut {
+    /// The connection ended.
+    Reset,
+    /// Silence.
+    Silent,
+    /// Bytes that are not HTTP.
+    Garbled,
+}
+
+/// Sends the answer to the client. `first_content` is called when the first output is seen.
+pub(crate) async fn forward(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    answer: Answer,
+    shown: &Presentation,
+    idle_timeout: std::time::Duration,
+    first_content: impl FnMut(u64),
+) -> Forwarded {
+    let Answer { conn, head, mut received } = answer;
+    let kind = content_kind(&head, &received);
+    let pass = Pass {
+        shard,
+        client,
+        conn,
+        shown,
+        idle_timeout,
+        source: Source::new(head.framing),
+        upstream_keeps: head.keep_alive,
+        sink: Sink::Nothing,
+        observer: Observer::new(kind, shown),
+        usage: Usage::default(),
+        first_content_us: None,
+        first_content,
+        response_bytes: 0,
+        after: shown.after,
+        kept: Vec::new(),
+        texts: Vec::new(),
+        head_lines: head_lines(&head, &received, shown),
+        verbatim_end: false,
+        replaced_status: None,
+    };
+    let told_length =
+        head.headers.first(&received, "content-length").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
+    received.consume(head.head_bytes);
+    if head.framing == BodyFraming::None {
+        // To HEAD and 304 the length of what would have been sent may be told; else there simply is none.
+        let length =
+            if shown.head_only || head.status == 304 { told_length } else { (head.status != 204).then_some(0) };
+        pass.stream(Buf::default(), BodyRead::Bodiless(length)).await
+    } else if kind == Kind::Document && !is_longer(&pass.source, DOCUMENT_BYTES_MAX) {
+        pass.document(received).await
+    } else {
+        pass.stream(received, BodyRead::NotYet).await
+    }
+}
+
+fn is_longer(source: &Source, bytes_max: usize) -> bool {
+    match source {
+        Source::Length(n) => *n > bytes_max as u64,
+        Source::Nothing | Source::Chunked(_) | Source::UntilClose => false,
+    }
+}
+
+/// The status line and all lines that do not depend on how the body is framed.
+fn head_lines(head: &ResponseHead, bytes: &[u8], shown: &Presentation) -> Vec<u8> {
+    let mut lines = Vec::with_capacity(512);
+    push_status_line(&mut lines, head.status, head.reason.of(bytes));
+    response_headers(&head.headers, bytes, |name, value| push_header(&mut lines, name, value));
+    push_header(&mut lines, b"x-request-id", shown.request_id.as_bytes());
+    lines.extend_from_slice(&shown.decision_headers);
+    lines
+}
+
+/// Whether the first bytes of a streamed body are still to be read.
+#[derive(Debug, Clone, Copy)]
+enum BodyRead {
+    /// They are as they were received.
+    NotYet,
+    /// They are payload, collected before.
+    Already,
+    /// There is no body; perhaps a length is told all the same.
+    Bodiless(Option<u64>),
+}
+
+/// What the body is, by `Content-Type`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Events,
+    Document,
+    Opaque,
+}
+
+fn content_kind(head: &ResponseHead, bytes: &[u8]) -> Kind {
+    let value = head.headers.first(bytes, "content-type").unwrap_or_default();
+    let media = value.split(|&b| b == b';').next().unwrap_or_default().trim_ascii();
+    let encoded =
+        head.headers.first(bytes, "content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+    if encoded {
+        Kind::Opaque
+    } else if media.eq_ignore_ascii_case(b"text/event-stream") {
+        Kind::Events
+    } else if media.eq_ignore_ascii_case(b"application/json") {
+        Kind::Document
+    } else {
+        Kind::Opaque
+    }
+}
+
+struct Pass<'a, F> {
+    shard: &'a Rc<Shard>,
+    client: &'a mut Client,
+    conn: Conn,
+    shown: &'a Presentation,
+    idle_timeout: std::time::Duration,
+    source: Source,
+    upstream_keeps: bool,
+    sink: Sink,
+    observer: Observer,
+    usage: Usage,
+    first_content_us: Option<u64>,
+    first_content: F,
+    response_bytes: u64,
+    after: After,
+    kept: Vec<Kept>,
+    texts: Vec<u8>,
+    /// See [`head_lines`].
+    head_lines: Vec<u8>,
+    /// The end of the body went out with the bytes received.
+    verbatim_end: bool,
+    /// The status that went out instead of the upstream's.
+    replaced_status: Option<u16>,
+}
+
+/// What a receive brought.
+enum Received {
+    Some(Buf),
+    /// The upstream closed.
+    End,
+    Silent,
+    ClientGone,
+}
+
+impl<F: FnMut(u64)> Pass<'_, F> {
+    async fn receive(&mut self, buf: Buf) -> Received {
+        let watch = self.conn.watch_shared();
+        watch.arm(self.idle_timeout);
+        let before = buf.len();
+        match until(self.conn.recv(buf), Some(self.client.conn.watch()), &watch).await {
+            Ok((Ok(_), buf)) if buf.len() > before => Received::Some(buf),
+            Ok(_) => Received::End,
+            Err(Stop::Gone) => Received::ClientGone,
+            Err(Stop::TimedOut) => Received::Silent,
+        }
+    }
+
+    fn finish(self, end: End) -> Forwarded {
+        let whole = matches!(end, End::Complete | End::ErrorEvent) && self.source.is_done();
+        let reusable = (whole && self.upstream_keeps).then_some(self.conn);
+        let (usage, response_bytes, first_content_us) = (self.usage, self.response_bytes, self.first_content_us);
+        Forwarded {
+            end,
+            usage,
+            response_bytes,
+            first_content_us,
+            reusable,
+            after: self.after,
+            replaced_status: self.replaced_status,
+        }
+    }
+
+    /// Appends the head to `client.out`.
+    fn put_head(&mut self) {
+        let version = self.client.head.version;
+        if self.sink == Sink::UntilClose && self.after == After::KeepAlive {
+            self.after = After::Close;
+        }
+        let (sink, after, lines) = (self.sink, self.after, &self.head_lines);
+        self.client.out.small_with(|to| {
+            to.extend_from_slice(lines);
+            match sink {
+                Sink::Length(n) => {
+                    to.extend_from_slice(b"content-length: ");
+                    push_decimal(to, n);
+                    to.extend_from_slice(b"\r\n");
+                }
+                Sink::Chunked => to.extend_from_slice(b"transfer-encoding: chunked\r\n"),
+                Sink::Nothing | Sink::UntilClose => {}
+            }
+            push_connection(to, version, after);
+            to.extend_from_slice(b"\r\n");
+        });
+    }
+
+    async fn send(&mut self) -> Result<(), End> {
+        self.response_bytes += self.client.out.len() as u64;
+        let timeout = self.shard.settings.client_idle_timeout;
+        self.client.send(timeout).await.map_err(|_| End::ClientGone)
+    }
+}

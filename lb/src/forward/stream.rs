@@ -1,0 +1,192 @@
+//! Answers that pass as they come: each received buffer is sent at once.
+
+use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
+use super::framing::{Sink, Source};
+use super::{BodyRead, Cut, End, Forwarded, Pass, Received};
+use crate::conn::push_error_event;
+use crate::exchange::After;
+use crate::http1::Version;
+use crate::http1::chunked::push_chunk_head;
+use crate::io::{self, Buf, SizeClass};
+
+impl<F: FnMut(u64)> Pass<'_, F> {
+    /// `received` is what came of the body already: as it came, or read already.
+    pub(super) async fn stream(mut self, mut received: Buf, state: BodyRead) -> Forwarded {
+        self.client.out.clear();
+        self.sink = self.stream_sink(state);
+        self.put_head();
+        if let BodyRead::Already = state {
+            self.kept.clear();
+            self.kept.push(Kept::Received(0..received.len()));
+            self.put_kept();
+            self.client.out.data = received;
+            received = Buf::default();
+        }
+        let mut begun = false;
+        loop {
+            if !received.is_empty()
+                && let Err(cut) = self.put_received(received)
+            {
+                // While the client has not been sent a byte, it gets a plain error.
+                return if begun { self.break_off(cut).await } else { self.cut_off(cut).await };
+            }
+            let done = self.source.is_done();
+            if done && self.sink == Sink::Chunked && !self.verbatim_end {
+                self.client.out.push_small(b"0\r\n\r\n");
+            }
+            if !self.client.out.is_empty()
+                && let Err(end) = self.send().await
+            {
+                return self.finish(end);
+            }
+            begun = true;
+            if done {
+                let end = if self.observer.saw_error() { End::ErrorEvent } else { End::Complete };
+                return self.finish(end);
+            }
+            let buf = self.next_buffer();
+            received = match self.receive(buf).await {
+                Received::Some(buf) => buf,
+                Received::End if matches!(self.source, Source::UntilClose) => {
+                    self.source = Source::Nothing;
+                    self.upstream_keeps = false;
+                    Buf::default()
+                }
+                Received::End => return self.break_off(Cut::Reset).await,
+                Received::Silent => return self.break_off(Cut::Silent).await,
+                Received::ClientGone => return self.finish(End::ClientGone),
+            };
+        }
+    }
+
+    fn stream_sink(&self, state: BodyRead) -> Sink {
+        let framed = match (&self.source, self.client.head.version) {
+            (Source::Length(left), _) if self.observer.edits() == Edits::None => Sink::Length(*left),
+            (_, Version::Http11) => Sink::Chunked,
+            (_, Version::Http10) => Sink::UntilClose,
+        };
+        match state {
+            BodyRead::Bodiless(length) => length.map_or(Sink::Nothing, Sink::Length),
+            BodyRead::NotYet | BodyRead::Already => framed,
+        }
+    }
+
+    /// The buffer for the next receive: that of the last one where its size still fits.
+    fn next_buffer(&mut self) -> Buf {
+        let mut last = std::mem::take(&mut self.client.out.data);
+        let (len, capacity) = (last.len(), last.len() + last.room());
+        self.client.out.clear();
+        let class = if len > 0 && len == capacity {
+            SizeClass::larger_than(capacity)
+        } else if len * 4 <= SizeClass::Small.bytes() {
+            SizeClass::Small
+        } else {
+            SizeClass::Medium
+        };
+        if capacity == class.bytes() {
+            last.clear();
+            return last;
+        }
+        Buf::pooled(class)
+    }
+
+    /// Reads a received buffer and puts what is shown of it into `client.out`.
+    fn put_received(&mut self, received: Buf) -> Result<(), Cut> {
+        self.kept.clear();
+        self.texts.clear();
+        let was_between = self.source.is_between_chunks();
+        let held_back = self.observer.holds_back();
+        let mut shows_all = was_between && !held_back;
+        let (observer, kept, texts) = (&mut self.observer, &mut self.kept, &mut self.texts);
+        let mut seen = Seen::default();
+        let mut reading = Reading { shown: self.shown, raw: &received, kept, texts, seen: &mut seen };
+        let taken = self.source.read(&received, |range| observer.read(&mut reading, range))?;
+        if self.source.is_done()
+            && let Observer::Events(events) = &mut self.observer
+            && events.edits == Edits::Some
+        {
+            // The last event may lack its empty line: it is shown as it came.
+            seen.changed |= events.reader.is_inside_event();
+            self.kept.push(push_text(&mut self.texts, events.reader.carried()));
+            events.edits = Edits::None;
+        }
+        if taken < received.len() {
+            self.upstream_keeps = false;
+            shows_all = false;
+        }
+        shows_all &= !seen.changed && self.source.is_between_chunks() && !self.observer.holds_back();
+        self.usage.merge(seen.usage);
+        if seen.content && self.first_content_us.is_none() {
+            let now_us = io::now_us();
+            self.first_content_us = Some(now_us);
+            (self.first_content)(now_us);
+        }
+        let same_framing = match (&self.source, self.sink) {
+            (Source::Chunked(_), Sink::Chunked) => true,
+            (Source::Length(_) | Source::UntilClose, Sink::Length(_) | Sink::UntilClose) => true,
+            (Source::Nothing | Source::Chunked(_) | Source::Length(_) | Source::UntilClose, _) => false,
+        };
+        if shows_all && same_framing {
+            self.client.out.push_data(0..taken);
+            self.verbatim_end = self.source.is_done();
+        } else {
+            self.put_kept();
+        }
+        self.client.out.data = received;
+        Ok(())
+    }
+
+    /// Puts the kept pieces into `client.out`, as one chunk where the sink is chunked.
+    fn put_kept(&mut self) {
+        let bytes: usize = self.kept.iter().map(Kept::len).sum();
+        if bytes == 0 {
+            return;
+        }
+        let out = &mut self.client.out;
+        let chunked = self.sink == Sink::Chunked;
+        if chunked {
+            out.small_with(|to| push_chunk_head(to, bytes));
+        }
+        for piece in &self.kept {
+            match piece {
+                Kept::Received(range) => out.push_data(range.clone()),
+                Kept::Text(range) => out.push_small(&self.texts[range.clone()]),
+            }
+        }
+        if chunked {
+            out.push_small(b"\r\n");
+        }
+    }
+
+    /// The upstream failed within the stream: one error event, then the end; never a second attempt, never a `[DONE]`.
+    async fn break_off(mut self, cut: Cut) -> Forwarded {
+        self.after = After::Abort;
+        let Observer::Events(events) = &self.observer else { return self.finish(End::Truncated(cut)) };
+        if matches!(self.sink, Sink::Length(_) | Sink::Nothing) {
+            return self.finish(End::Truncated(cut));
+        }
+        let mut event = Vec::new();
+        if events.edits == Edits::None && events.reader.is_inside_event() {
+            event.extend_from_slice(b"\n\n");
+        }
+        let (message, code) = match cut {
+            Cut::Reset => ("The endpoint closed the connection within the answer.", "upstream_reset"),
+            Cut::Silent => ("The endpoint stopped answering within the answer.", "upstream_timeout"),
+            Cut::Garbled => ("The endpoint's answer is not valid HTTP/1.1.", "upstream_bad_answer"),
+        };
+        push_error_event(&mut event, message, code);
+        self.client.out.clear();
+        self.texts = event;
+        self.kept.clear();
+        self.kept.push(Kept::Text(0..self.texts.len()));
+        self.put_kept();
+        if self.sink == Sink::Chunked {
+            self.client.out.push_small(b"0\r\n\r\n");
+        }
+        self.after = After::Close;
+        match self.send().await {
+            Ok(()) => self.finish(End::Truncated(cut)),
+            Err(end) => self.finish(end),
+        }
+    }
+}

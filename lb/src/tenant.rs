@@ -1,0 +1,22 @@
+//! Who calls: found from the credential, never from the body.
+
+use config::Snapshot;
+use sha2::{Digest, Sha256};
+
+use crate::conn::Client;
+use crate::error::Refused;
+
+/// Who calls, by the credential: `anonymous` where no tenant is configured.
+pub(crate) fn tenant_of(snapshot: &Snapshot, client: &Client, bytes: &[u8]) -> Result<String, Refused> {
+    if snapshot.tenants.is_empty() {
+        return Ok("anonymous".into());
+    }
+    let headers = &client.head.headers;
+    let bearer = headers.first(bytes, "authorization").and_then(|value| {
+        let (scheme, key) = value.split_at_checked(7)?;
+        scheme.eq_ignore_ascii_case(b"bearer ").then(|| key.trim_ascii())
+    });
+    let key = bearer.or_else(|| headers.first(bytes, "api-key")).or_else(|| headers.first(bytes, "x-api-key"));
+    let digest: [u8; 32] = Sha256::digest(key.ok_or(Refused::Unauthorized)?).into();
+    snapshot.tenant_of_key(&digest).map(|tenant| tenant.id.name.clone()).ok_or(Refused::Unauthorized)
+}
