@@ -1,5 +1,6 @@
 //! Engines that fail in every way, and clients that leave: who is hurt, who is not, and that no count is left behind.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engine::{Engine, Outcome, Settings};
@@ -23,6 +24,7 @@ on_both_drivers![
     what_every_engine_says_is_passed_on,
     a_kept_connection_that_dies_is_no_matter_of_the_client,
     a_dead_engine_is_passed_over_and_comes_back_by_itself,
+    a_killed_engine_hurts_only_the_streams_that_it_had_begun,
     a_client_that_closes_within_a_stream_frees_the_engine,
     a_client_that_resets_within_a_stream_frees_the_engine,
     a_client_that_leaves_a_silent_engine_frees_it,
@@ -214,6 +216,73 @@ fn a_dead_engine_is_passed_over_and_comes_back_by_itself(driver: Driver) {
     gateway.wait_for_readiness(dying.addr(), "ready");
     chat_until(&gateway, "the first one is asked again", || !model_requests(&dying).is_empty());
     gateway.expect_nothing_in_flight();
+}
+
+/// What became of the requests of a client.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tally {
+    whole: usize,
+    cut: usize,
+}
+
+fn a_killed_engine_hurts_only_the_streams_that_it_had_begun(driver: Driver) {
+    // Few, so that the budget of retries holds for all that lose their engine at the same moment.
+    const CLIENTS: usize = 4;
+    let (mut dying, good) = (slow_engine(5), slow_engine(5));
+    let gateway = Setup::new(fleet(&[&dying, &good])).threads(2).ready(2).start(driver);
+    let stop = AtomicBool::new(false);
+    let tally = std::thread::scope(|scope| {
+        let gateway = &gateway;
+        let stop = &stop;
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|number| scope.spawn(move || ask_until(gateway, number, stop))).collect();
+        // Only a test that fails ends before it says stop.
+        let _stop = StopOnDrop(stop);
+        eventually("both work", || [&dying, &good].iter().all(|engine| engine.stats().running > 0).then_some(()));
+        dying.stop();
+        gateway.wait_for_readiness(dying.addr(), "not_ready");
+        restart(&mut dying, &Settings::instant());
+        gateway.wait_for_readiness(dying.addr(), "ready");
+        eventually("it is used again", || (!model_requests(&dying).is_empty()).then_some(()));
+        stop.store(true, Ordering::SeqCst);
+        let tallies = clients.into_iter().map(|client| client.join().expect("every other request is answered"));
+        tallies.fold(Tally::default(), |sum, tally| Tally { whole: sum.whole + tally.whole, cut: sum.cut + tally.cut })
+    });
+    assert!(tally.cut <= CLIENTS && tally.whole > CLIENTS, "{tally:?}");
+    gateway.expect_nothing_in_flight();
+}
+
+/// Says stop, whatever happens.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Asks one thing after the other. A stream may be cut off by an error event; anything else must be answered.
+fn ask_until(gateway: &Gateway, number: usize, stop: &AtomicBool) -> Tally {
+    let mut tally = Tally::default();
+    while !stop.load(Ordering::SeqCst) {
+        let prompt = format!("{number} says hello for the {}th time", tally.whole);
+        if number % 2 == 1 {
+            let answer = gateway.chat("", &chat_of(MODEL, &prompt, 10, ""));
+            assert_eq!(answer.status, 200, "{answer:?}");
+            tally.whole += 1;
+            continue;
+        }
+        let answer = gateway.chat("", &chat_of(MODEL, &prompt, 10, r#","stream":true"#));
+        assert_eq!(answer.status, 200, "{answer:?}");
+        match answer.events().last().unwrap().as_str() {
+            "[DONE]" => tally.whole += 1,
+            last => {
+                assert!(last.contains("upstream_reset"), "{last}");
+                tally.cut += 1;
+            }
+        }
+    }
+    tally
 }
 
 /// A client leaves in the middle: nobody works for it any more.
