@@ -44,7 +44,12 @@ fn sources(folder: &Path) -> Vec<PathBuf> {
 
 /// Lines of code that hold `word`, comments left out.
 fn lines_with(path: &Path, word: &str) -> Vec<String> {
-    read(path).lines().map(|line| line.split("//").next().unwrap_or_default()).filter(|code| code.contains(word)).map(str::to_owned).collect()
+    read(path)
+        .lines()
+        .map(|line| line.split("//").next().unwrap_or_default())
+        .filter(|code| code.contains(word))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
@@ -72,7 +77,10 @@ fn crates_only_know_the_crates_below_them() {
 fn every_crate_takes_the_one_lint_table() {
     for folder in ["policy", "predictor", "crds", "config", "loadtest/engine", "loadtest", "lb", "bench"] {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
-        assert!(manifest.contains("[lints]\nworkspace = true"), "{folder}/Cargo.toml has no `[lints] workspace = true`");
+        assert!(
+            manifest.contains("[lints]\nworkspace = true"),
+            "{folder}/Cargo.toml has no `[lints] workspace = true`"
+        );
     }
 }
 
@@ -124,7 +132,16 @@ fn the_runtimes_stay_in_their_rooms() {
     }
     for folder in ["policy", "predictor", "crds"] {
         for path in sources(&root().join(folder).join("src")) {
-            for word in ["tokio", "TcpStream", "TcpListener", "UdpSocket", "std::fs", "std::thread", "Instant::now", "SystemTime"] {
+            for word in [
+                "tokio",
+                "TcpStream",
+                "TcpListener",
+                "UdpSocket",
+                "std::fs",
+                "std::thread",
+                "Instant::now",
+                "SystemTime",
+            ] {
                 let uses = lines_with(&path, word);
                 assert!(uses.is_empty(), "{}: {word} in a pure crate: {uses:?}", path.display());
             }
