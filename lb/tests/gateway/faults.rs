@@ -1,7 +1,7 @@
 //! Engines that fail in every way, and clients that leave: who is hurt, who is not, and that no count is left behind.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engine::{Engine, Outcome, Settings};
 use serde_json::{Value, json};
@@ -22,6 +22,7 @@ on_both_drivers![
     an_engine_that_falls_silent_is_an_error_event_after_the_idle_timeout,
     a_busy_engine_is_passed_over,
     what_every_engine_says_is_passed_on,
+    an_engine_at_its_limit_gets_no_more,
     a_kept_connection_that_dies_is_no_matter_of_the_client,
     a_dead_engine_is_passed_over_and_comes_back_by_itself,
     a_killed_engine_hurts_only_the_streams_that_it_had_begun,
@@ -185,6 +186,26 @@ fn what_every_engine_says_is_passed_on(driver: Driver) {
     gateway.expect_nothing_in_flight();
 }
 
+fn an_engine_at_its_limit_gets_no_more(driver: Driver) {
+    let engine = engine();
+    let resources = fleet(&[&engine]).replace("  metrics:", "  limits: { maxInFlightPerEndpoint: 2 }\n  metrics:");
+    let gateway = Setup::new(resources).start(driver);
+    let held: Vec<_> = (0..2)
+        .map(|_| {
+            let mut client = gateway.send_chat("x-fault: hang-mid-stream=1\r\n", &stream(MODEL, 3));
+            client.head();
+            client
+        })
+        .collect();
+    let answer = gateway.chat("", &stream(MODEL, 3));
+    assert_eq!((answer.status, answer.error_code().as_str()), (429, "overloaded"));
+    assert!(answer.header("retry-after").is_some());
+    assert_eq!(model_requests(&engine).len(), 2);
+    drop(held);
+    gateway.expect_nothing_in_flight();
+    assert_eq!(gateway.chat("", &stream(MODEL, 3)).status, 200);
+}
+
 fn a_kept_connection_that_dies_is_no_matter_of_the_client(driver: Driver) {
     let engine = engine();
     let gateway = start(driver, &[&engine], "");
@@ -285,9 +306,13 @@ fn ask_until(gateway: &Gateway, number: usize, stop: &AtomicBool) -> Tally {
     tally
 }
 
-/// A client leaves in the middle: nobody works for it any more.
+/// A client leaves in the middle: nobody works for it any more, and that at once.
 fn expect_freed(gateway: &Gateway, engine: &Engine, requests: usize) {
+    // 50 ms are promised where nothing else runs.
+    const FREED_WITHIN: Duration = Duration::from_secs(5);
+    let left = Instant::now();
     expect_outcomes(engine, Outcome::Aborted, requests);
+    assert!(left.elapsed() < FREED_WITHIN, "freed only after {:?}", left.elapsed());
     gateway.expect_nothing_in_flight();
     gateway.wait_for_metric("kinference_requests_total", &["outcome=\"client_gone\""], requests as f64);
     gateway.wait_for_metric("kinference_downstream_connections_open", &[], 0.0);

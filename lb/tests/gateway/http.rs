@@ -5,7 +5,9 @@ use serde_json::json;
 
 use crate::support::client::{Ending, request};
 use crate::support::engines::{ALIAS, MODEL, only_request};
-use crate::support::{Answer, Client, Driver, Gateway, Setup, chat, engine, fleet, get, model_requests, post, stream};
+use crate::support::{
+    Answer, Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, get, model_requests, post, stream,
+};
 
 on_both_drivers![
     a_connection_is_kept_on_both_sides,
@@ -34,6 +36,9 @@ on_both_drivers![
     a_head_that_stops_coming_is_a_408,
     a_body_that_stops_coming_is_a_408,
     an_idle_connection_ends_without_a_word,
+    bodies_over_the_memory_of_all_wait_and_are_refused,
+    connections_over_the_limit_are_closed_at_once,
+    a_body_that_only_a_lenient_parser_reads_is_the_engines_to_judge,
 ];
 
 fn start(driver: Driver, engine: &Engine) -> Gateway {
@@ -492,4 +497,54 @@ fn an_idle_connection_ends_without_a_word(driver: Driver) {
     let mut client = gateway.send_chat("", &chat(MODEL, 2));
     expect_good(&client.answer());
     client.expect_end();
+}
+
+fn bodies_over_the_memory_of_all_wait_and_are_refused(driver: Driver) {
+    let engine = engine();
+    let gateway =
+        Setup::new(fleet(&[&engine])).server("limits: { requestBody: 64KiB, requestBodiesTotal: 64KiB }").start(driver);
+    let body = chat(MODEL, 2);
+    let body = format!("{body}{}", " ".repeat((40 << 10) - body.len()));
+    let whole = request("/v1/chat/completions", "", &body);
+    let (first_half, second_half) = whole.split_at(whole.len() / 2);
+    let mut holds = Client::sending(gateway.address, first_half);
+    let refused = eventually("the first one's memory is taken", || {
+        Some(gateway.chat("", &body)).filter(|answer| answer.status != 200)
+    });
+    assert_eq!((refused.status, refused.error_code().as_str()), (503, "request_memory_exhausted"));
+    assert!(refused.header("retry-after").is_some());
+    holds.send(second_half);
+    expect_good(&holds.answer());
+    expect_good(&gateway.chat("", &body));
+}
+
+fn connections_over_the_limit_are_closed_at_once(driver: Driver) {
+    let engine = engine();
+    let gateway = Setup::new(fleet(&[&engine])).server("limits: { connectionsPerThread: 2 }").start(driver);
+    let mut kept: Vec<_> = (0..2).map(|_| gateway.send_chat("", &chat(MODEL, 2))).collect();
+    kept.iter_mut().for_each(|client| expect_good(&client.answer()));
+    let mut third = Client::connect(gateway.address);
+    assert_eq!(third.rest().0, b"");
+    assert_eq!(gateway.metric("kinference_downstream_connections_refused_total", &[]), 1.0);
+    kept.pop();
+    gateway.wait_for_metric("kinference_downstream_connections_open", &[], 1.0);
+    expect_good(&gateway.chat("", &chat(MODEL, 2)));
+}
+
+fn a_body_that_only_a_lenient_parser_reads_is_the_engines_to_judge(driver: Driver) {
+    let engine = engine();
+    let gateway = start(driver, &engine);
+    let bodies = [
+        format!(r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"\ud800"}}],"max_tokens":2}}"#),
+        format!(r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"hi"}}],"max_tokens":2,"x":1e999}}"#),
+        format!(r#"{{"model":"{MODEL}","messages":[],"x":NaN}}"#),
+        format!(r#"{{"model":"{MODEL}","messages":7,"tools":{{}},"stream_options":[1]}}"#),
+    ];
+    for body in &bodies {
+        let expected = post(engine.addr(), "/v1/chat/completions", "", body);
+        let answer = gateway.chat("", body);
+        assert_eq!((answer.status, answer.text()), (expected.status, expected.text()), "{body}");
+        assert_eq!(&model_requests(&engine).pop().unwrap().body, body);
+    }
+    assert_eq!(model_requests(&engine).len(), 2 * bodies.len());
 }
