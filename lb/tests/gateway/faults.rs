@@ -131,13 +131,18 @@ fn a_document_that_is_cut_off_is_a_502_in_json(driver: Driver) {
 }
 
 fn a_silent_engine_is_a_504_after_the_first_byte_timeout(driver: Driver) {
-    let engine = engine();
-    let gateway = start(driver, &[&engine], "timeouts: { firstByte: 300ms }");
+    let (one, two) = (engine(), engine());
+    let gateway = start(driver, &[&one, &two], "timeouts: { firstByte: 300ms }");
     for body in [chat(MODEL, 3), stream(MODEL, 3)] {
         let answer = gateway.chat("x-fault: hang-before-head\r\n", &body);
         assert_eq!((answer.status, answer.error_code().as_str()), (504, "upstream_timeout"));
     }
-    expect_outcomes(&engine, Outcome::Aborted, 2);
+    // The client has waited long enough: nobody else is asked.
+    let requests = [model_requests(&one).len(), model_requests(&two).len()];
+    assert_eq!(requests.iter().sum::<usize>(), 2, "{requests:?}");
+    expect_outcomes(&one, Outcome::Aborted, requests[0]);
+    expect_outcomes(&two, Outcome::Aborted, requests[1]);
+    assert_eq!(gateway.metric("kinference_retries_total", &[]), 0.0);
     gateway.expect_nothing_in_flight();
 }
 
