@@ -10,6 +10,7 @@ mod support;
 mod config_reload;
 mod faults;
 mod http;
+mod limits;
 mod policies;
 mod shutdown;
 mod spread;

@@ -214,6 +214,11 @@ impl Client {
     }
 }
 
+/// The answer is a chat's, whole and good.
+pub(crate) fn expect_good(answer: &Answer) {
+    assert_eq!((answer.status, answer.json()["object"].as_str()), (200, Some("chat.completion")), "{answer:?}");
+}
+
 /// Where `part` stands first.
 pub(crate) fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes.windows(part.len()).position(|window| window == part)
