@@ -80,7 +80,8 @@ pub fn load(files: &[SourceFile], lookup: &Lookup<'_>) -> Result<Loaded, Vec<Dia
         findings.push(about_file(Code::OverLimit, &file.name, message));
         return Err(findings);
     }
-    let mut checked = check_all(raw, &mut findings);
+    let mut broken = Vec::new();
+    let mut checked = check_all(raw, &mut broken, &mut findings);
     let tests = checked
         .extract_if(.., |c| c.document.kind() == Kind::PolicyTest)
         .filter_map(|c| match c.document {
@@ -94,12 +95,23 @@ pub fn load(files: &[SourceFile], lookup: &Lookup<'_>) -> Result<Loaded, Vec<Dia
         })
         .collect();
     let mut snapshot = lower(&checked, lookup, &mut findings);
+    drop_echoes(&broken, &mut findings);
     settle(&mut findings);
     if findings.iter().any(|f| f.severity == Severity::Error) {
         return Err(findings);
     }
     snapshot.warnings = findings;
     Ok(Loaded { snapshot, tests })
+}
+
+/// Drops what is only the echo of another finding: a reference to a document that is there and broken, or that stands behind
+/// a syntax error. Whoever mends the document mends the reference.
+fn drop_echoes(broken: &[String], findings: &mut Vec<Diagnostic>) {
+    let unread = findings.iter().any(|f| f.code == Code::Syntax);
+    findings.retain(|f| {
+        let names_broken = || broken.iter().any(|name| f.message.contains(&format!("`{name}`")));
+        f.code != Code::UnknownReference || !(unread || names_broken())
+    });
 }
 
 /// Orders findings by place, drops repetitions, and keeps no more than a person reads.
@@ -122,17 +134,23 @@ pub(crate) fn settle(findings: &mut Vec<Diagnostic>) {
 static SCHEMAS: LazyLock<BTreeMap<Kind, Value>> =
     LazyLock::new(|| Kind::ALL.into_iter().map(|k| (k, crds::schema::document(k))).collect());
 
-/// Schema and kind of every document; those that pass, read.
-fn check_all(raw: Vec<RawDocument>, findings: &mut Vec<Diagnostic>) -> Vec<Checked> {
+/// Schema and kind of every document; those that pass, read; the names of the others go to `broken`.
+fn check_all(raw: Vec<RawDocument>, broken: &mut Vec<String>, findings: &mut Vec<Diagnostic>) -> Vec<Checked> {
     let mut checker = Checker::default();
     let mut checked: Vec<Checked> = Vec::new();
     for raw in raw {
-        let Some(kind) = kind_of(&raw, findings) else { continue };
+        let name = raw.root.field("metadata").and_then(|metadata| metadata.field("name")?.text());
+        let name = name.unwrap_or_default().to_owned();
+        let Some(kind) = kind_of(&raw, findings) else {
+            broken.push(name);
+            continue;
+        };
         let before = findings.len();
         if let Some(schema) = SCHEMAS.get(&kind) {
             checker.check(&raw, schema, findings);
         }
         if findings.len() > before {
+            broken.push(name);
             continue;
         }
         match Document::from_value(kind, raw.root.to_value()) {

@@ -176,14 +176,13 @@ async fn route(
     record: &mut Record,
 ) -> After {
     let mut tried = Vec::new();
-    let mut last = Last::Nothing;
+    let mut last = Last::default();
     let mut retry = None;
     loop {
         let choice = match decide_once(shard, client, &routed, &message, &tried) {
             Ok(choice) => choice,
             Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
         };
-        last.let_go();
         record.chosen(routed.pool, &routed.plan.snapshot, &choice);
         let attempt = if tried.is_empty() { Attempt::First } else { Attempt::Retry };
         if attempt == Attempt::Retry {
@@ -191,7 +190,7 @@ async fn route(
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
+        let mut flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
         let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
         let upstream = Upstream {
             endpoint: &choice.endpoint,
@@ -200,12 +199,22 @@ async fn route(
             target: &routed.target,
             encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
         };
-        last = match upstream::attempt(shard, client, &upstream, &mut message).await {
+        match upstream::attempt(shard, client, &upstream, &mut message).await {
             Ok(answer) if is_refusal(answer.head.status) => {
                 report_refusal(shard, &choice, answer.head.status);
-                Last::Busy(Box::new(Held { answer, choice, flight }))
+                flight.end(Ended::Refused);
+                last.busy = Some(Box::new(Held { answer, choice, flight }));
+                // Asking others on behalf of the busy is what turns an overload into a storm.
+                retry = retry.or_else(|| Retry::allowed(shard));
+                if retry.is_none() {
+                    return conclude(shard, client, &routed, last, Refused::Internal, record).await;
+                }
             }
-            Ok(answer) => return deliver(shard, client, &routed, Held { answer, choice, flight }, record).await,
+            Ok(answer) => {
+                // What a busy endpoint said is of no more use.
+                drop(last);
+                return deliver(shard, client, &routed, Held { answer, choice, flight }, record).await;
+            }
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
                 record.entry.outcome = "client_gone";
@@ -215,16 +224,15 @@ async fn route(
             Err(NoAnswer::Failed(error)) => {
                 flight.end(Ended::Failed);
                 shard.report_failure(&choice.endpoint, failure_of(error));
-                Last::Failed(error)
+                last.failed = Some(error);
             }
             Err(NoAnswer::Lost(error)) => {
                 flight.end(Ended::Failed);
                 shard.report_failure(&choice.endpoint, failure_of(error));
                 return refuse(shard, client, record, &Refused::Upstream(error)).await;
             }
-        };
-        retry = retry.or_else(|| Retry::allowed(shard));
-        if retry.is_none() || tried.len() >= config::limits::ATTEMPTS_MAX {
+        }
+        if tried.len() >= config::limits::ATTEMPTS_MAX {
             return conclude(shard, client, &routed, last, Refused::Internal, record).await;
         }
     }
@@ -237,26 +245,16 @@ struct Held {
     flight: Flight,
 }
 
-/// How the last attempt ended.
-enum Last {
-    /// There was none.
-    Nothing,
-    /// The endpoint said that it is busy; that answer is for the client if nobody else has a better one.
-    Busy(Box<Held>),
-    /// No answer.
-    Failed(UpstreamError),
+/// How attempts have ended so far.
+#[derive(Default)]
+struct Last {
+    /// An endpoint said that it is busy; that answer is for the client if nobody else has a better one.
+    busy: Option<Box<Held>>,
+    /// An attempt got no answer.
+    failed: Option<UpstreamError>,
 }
 
-impl Last {
-    /// Another attempt begins: a held answer is of no more use.
-    fn let_go(&mut self) {
-        if let Self::Busy(held) = std::mem::replace(self, Self::Nothing) {
-            held.flight.end(Ended::Refused);
-        }
-    }
-}
-
-/// Nobody else is left to be tried: the client gets what the last attempt gave, or `refused` where there was none.
+/// Nobody else is left to be tried: the client gets the best of what the attempts gave, or `refused` where there was none.
 async fn conclude(
     shard: &Rc<Shard>,
     client: &mut Client,
@@ -265,10 +263,13 @@ async fn conclude(
     refused: Refused,
     record: &mut Record,
 ) -> After {
-    match last {
-        Last::Busy(held) => deliver(shard, client, routed, *held, record).await,
-        Last::Failed(error) => refuse(shard, client, record, &Refused::Upstream(error)).await,
-        Last::Nothing => {
+    match (last.busy, last.failed) {
+        (Some(held), _) => {
+            record.chosen(routed.pool, &routed.plan.snapshot, &held.choice);
+            deliver(shard, client, routed, *held, record).await
+        }
+        (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
+        (None, None) => {
             record.refused_by(&refused);
             refuse(shard, client, record, &refused).await
         }
@@ -343,7 +344,7 @@ async fn deliver(
     held: Held,
     record: &mut Record,
 ) -> After {
-    let Held { answer, choice, flight } = held;
+    let Held { answer, choice, mut flight } = held;
     let status = answer.head.status;
     let shown = Presentation {
         model_shown: shown_model(routed, &choice),

@@ -60,11 +60,8 @@ impl Flight {
         self.shard.tell_peers(endpoint, self.id, at_us, || PeerWhat::FirstToken);
     }
 
-    pub(crate) fn end(mut self, ended: Ended) {
-        self.settle(ended);
-    }
-
-    fn settle(&mut self, ended: Ended) {
+    /// It is over; whatever is said later does not count.
+    pub(crate) fn end(&mut self, ended: Ended) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
@@ -77,11 +74,12 @@ impl Flight {
 
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.settle(Ended::Aborted);
+        self.end(Ended::Aborted);
     }
 }
 
-/// A retry under way: at most a fifth of the live requests, and a few more.
+/// A retry under way because an endpoint was busy: at most a fifth of the live requests, and a few more. Attempts after a
+/// connection that failed are not counted here: they are as many as the requests that the dead endpoint had, once.
 pub(crate) struct Retry {
     shard: Rc<Shard>,
 }

@@ -76,7 +76,7 @@ pub fn watch(paths: Vec<PathBuf>, settings: WatchSettings) -> FileWatch {
 
 async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<Result<Snapshot, Vec<Diagnostic>>>) {
     let changed = Arc::new(Notify::new());
-    let mut events = Events::new(Arc::clone(&changed));
+    let mut events = Events::new(Arc::clone(&changed), &paths);
     let mut last: Option<Reading> = None;
     let mut generation = 0;
     loop {
@@ -119,6 +119,24 @@ async fn settled(changed: &Notify, settings: WatchSettings) {
     }
 }
 
+/// Whether an event can mean a change of the set. Writes into a file beside the set (a log that grows with every request)
+/// cannot; whatever changes names can, since a name of the set may be a link to it.
+fn may_matter(event: &notify::Event, roots: &[PathBuf]) -> bool {
+    let is_of_the_set = |path: &PathBuf| {
+        let document = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        roots.iter().any(|root| path == root || (document && path.starts_with(root)))
+    };
+    match event.kind {
+        notify::EventKind::Access(_) => false,
+        notify::EventKind::Modify(notify::event::ModifyKind::Data(_)) => event.paths.iter().any(is_of_the_set),
+        notify::EventKind::Any
+        | notify::EventKind::Create(_)
+        | notify::EventKind::Modify(_)
+        | notify::EventKind::Remove(_)
+        | notify::EventKind::Other => true,
+    }
+}
+
 /// Filesystem events of the folders that matter.
 struct Events {
     watcher: Option<RecommendedWatcher>,
@@ -126,10 +144,11 @@ struct Events {
 }
 
 impl Events {
-    fn new(changed: Arc<Notify>) -> Self {
-        // What the event says does not matter: the content is compared. Waking twice costs one reading.
+    fn new(changed: Arc<Notify>, paths: &[PathBuf]) -> Self {
+        let roots: Vec<PathBuf> = paths.iter().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone())).collect();
+        // Beyond that, what the event says does not matter: the content is compared. Waking twice costs one reading.
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            if event.is_ok_and(|e| !matches!(e.kind, notify::EventKind::Access(_))) {
+            if event.is_ok_and(|e| may_matter(&e, &roots)) {
                 changed.notify_one();
             }
         });
@@ -329,5 +348,25 @@ fn list_folder(folder: &Path, depth: usize, files: &mut BTreeSet<PathBuf>, findi
         } else if metadata.is_file() && path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
             files.insert(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use notify::event::{CreateKind, DataChange, EventKind, ModifyKind, RenameMode};
+
+    #[test]
+    fn writes_beside_the_set_are_no_change_and_names_may_be() {
+        let roots = [PathBuf::from("/etc/k/resources"), PathBuf::from("/etc/k/one.yaml")];
+        let matters = |kind, path: &str| may_matter(&notify::Event::new(kind).add_path(path.into()), &roots);
+        let write = EventKind::Modify(ModifyKind::Data(DataChange::Any));
+        assert!(!matters(write, "/etc/k/access.log"));
+        assert!(!matters(write, "/etc/k/resources/access.log"));
+        assert!(!matters(write, "/etc/k/other.yaml"));
+        assert!(matters(write, "/etc/k/resources/deep/a.yaml"));
+        assert!(matters(write, "/etc/k/one.yaml"));
+        assert!(matters(EventKind::Create(CreateKind::Any), "/etc/k/..data_tmp"));
+        assert!(matters(EventKind::Modify(ModifyKind::Name(RenameMode::To)), "/etc/k/..data"));
     }
 }

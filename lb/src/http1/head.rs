@@ -194,6 +194,10 @@ impl RequestHead {
         self.version = version_of(request.version);
         self.headers.take_from(buffer, request.headers);
         self.head_bytes = head_bytes;
+        // RFC 9112, 3.2: a request without, or with more than one, is answered with 400.
+        if self.version == Version::Http11 && self.headers.all(buffer, "host").count() != 1 {
+            return Err(HeadError::Malformed("Host header: exactly one is needed"));
+        }
         self.framing = self.request_framing(buffer)?;
         self.keep_alive = wants_keep_alive(self.version, &self.headers, buffer);
         self.expects_continue = self.version == Version::Http11
@@ -366,21 +370,33 @@ mod tests {
             let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{case}\r\n\r\n");
             assert!(parse(&text).is_err(), "{case:?} was taken");
         }
-        let same = parse("POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n").unwrap().unwrap();
+        let same =
+            parse("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\n").unwrap().unwrap();
         assert_eq!(same.framing, BodyFraming::Length(5));
     }
 
     #[test]
     fn too_many_headers_are_told_apart_from_bad_ones() {
         let lines: String = (0..=HEADERS_MAX).map(|i| format!("x-{i}: 1\r\n")).collect();
-        assert_eq!(parse(&format!("GET / HTTP/1.1\r\n{lines}\r\n")).unwrap_err(), HeadError::TooManyHeaders);
+        assert_eq!(parse(&format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")).unwrap_err(), HeadError::TooManyHeaders);
         assert!(matches!(parse("GET / HTTP/1.1\r\nb\0d: 1\r\n\r\n").unwrap_err(), HeadError::Malformed(_)));
+    }
+
+    #[test]
+    fn http_1_1_needs_exactly_one_host() {
+        assert!(parse("GET / HTTP/1.1\r\n\r\n").is_err());
+        assert!(parse("GET / HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n").is_err());
+        assert!(parse("GET / HTTP/1.1\r\nhost: a\r\n\r\n").unwrap().is_some());
+        assert!(parse("GET / HTTP/1.0\r\n\r\n").unwrap().is_some());
     }
 
     #[test]
     fn keep_alive_follows_version_and_connection() {
         let keep = |version: &str, connection: &str| {
-            parse(&format!("GET / HTTP/{version}\r\nConnection: {connection}\r\n\r\n")).unwrap().unwrap().keep_alive
+            parse(&format!("GET / HTTP/{version}\r\nHost: a\r\nConnection: {connection}\r\n\r\n"))
+                .unwrap()
+                .unwrap()
+                .keep_alive
         };
         assert!(keep("1.1", "te"));
         assert!(!keep("1.1", "TE, Close"));

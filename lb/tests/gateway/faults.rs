@@ -253,7 +253,7 @@ struct Tally {
 
 fn a_killed_engine_hurts_only_the_streams_that_it_had_begun(driver: Driver) {
     // Few, so that the budget of retries holds for all that lose their engine at the same moment.
-    const CLIENTS: usize = 4;
+    const CLIENTS: usize = 40;
     let (mut dying, good) = (slow_engine(5), slow_engine(5));
     let gateway = Setup::new(fleet(&[&dying, &good])).threads(2).ready(2).start(driver);
     let stop = AtomicBool::new(false);
@@ -378,8 +378,8 @@ fn a_client_that_leaves_within_its_request_reaches_no_engine(driver: Driver) {
     let gateway = start(driver, &[&engine], "");
     for start in [
         "POST /v1/chat",
-        "POST /v1/chat/completions HTTP/1.1\r\nContent-Length: 100\r\n\r\n{\"model\"",
-        "POST /v1/chat/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mo",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{\"model\"",
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mo",
     ] {
         let mut client = Client::sending(gateway.address, start);
         client.end_sending();
