@@ -1,5 +1,7 @@
 //! The command line.
 
+mod chaos;
+
 use std::{
     io::{self, Write},
     net::SocketAddr,
@@ -40,6 +42,8 @@ enum Command {
     Engine(Box<EngineArgs>),
     /// Load on a target; exit status 1 when an answer was wrong.
     Run(Box<RunArgs>),
+    /// Named faults against a proxy; exit status 1 when one is not handled right.
+    Chaos(Box<chaos::ChaosArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -184,6 +188,7 @@ pub fn main(cli: Cli) -> ExitCode {
     let result = match cli.command {
         Command::Engine(args) => serve(&args),
         Command::Run(args) => load(*args),
+        Command::Chaos(args) => chaos::run(*args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("loadtest: {error}");
