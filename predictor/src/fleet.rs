@@ -86,6 +86,10 @@ pub struct Fleet {
     endpoints: Vec<Option<Endpoint>>,
     /// One past the highest slot that was ever used: what a choice looks at.
     slots_used: u32,
+    /// Mean bytes of a block of the prompts decided, and the mean that the index is sized for: blocks grow with their
+    /// place, capacity is counted in blocks.
+    block_bytes_mean: f64,
+    block_bytes_sized: f64,
     kinds: Vec<(Box<str>, Kind)>,
     models: Vec<(Box<str>, BytesPerToken)>,
     book: Book<Note>,
@@ -98,6 +102,8 @@ const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
+/// Weight of a new prompt in the mean size of a block.
+const BLOCK_BYTES_STEP: f64 = 0.01;
 /// Uncached tokens of a stranger's request before any was seen.
 const NEW_TOKENS_PRIOR: f64 = 512.0;
 /// Tokens an endpoint is taken to cache until it says.
@@ -118,6 +124,8 @@ impl Fleet {
             limits,
             endpoints: (0..limits.endpoints_max).map(|_| None).collect(),
             slots_used: 0,
+            block_bytes_mean: f64::from(limits.block_bytes.max(1)),
+            block_bytes_sized: f64::from(limits.block_bytes.max(1)),
             kinds: Vec::new(),
             models: Vec::new(),
             book: Book::new(limits.endpoints_max, limits.requests_max, limits.seed),
@@ -265,6 +273,7 @@ impl Fleet {
         match opening {
             Opening::Counted => {
                 self.index.insert(decided.chain, endpoint);
+                self.weigh_blocks(decided.chain);
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.new_tokens_mean += (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
                 }
@@ -430,6 +439,19 @@ impl Fleet {
         }
     }
 
+    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth.
+    fn weigh_blocks(&mut self, chain: &Chain) {
+        if chain.blocks().is_empty() {
+            return;
+        }
+        let bytes = f64::from(chain.bytes()) / chain.blocks().len() as f64;
+        self.block_bytes_mean += (bytes - self.block_bytes_mean) * BLOCK_BYTES_STEP;
+        if (self.block_bytes_mean / self.block_bytes_sized - 1.0).abs() > 0.1 {
+            self.block_bytes_sized = self.block_bytes_mean.max(1.0);
+            (0..self.slots_used).for_each(|endpoint| self.resize_index(endpoint));
+        }
+    }
+
     fn resize_index(&mut self, endpoint: u32) {
         let Some(known) = self.endpoint(endpoint) else {
             return;
@@ -437,7 +459,7 @@ impl Fleet {
         let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
         let blocks = match known.backend {
-            Backend::Engine => (bytes / f64::from(self.limits.block_bytes.max(1))) as u32,
+            Backend::Engine => (bytes / self.block_bytes_sized) as u32,
             Backend::Provider => 0,
         };
         self.index.resize_endpoint(endpoint, blocks);

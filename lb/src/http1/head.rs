@@ -1,5 +1,6 @@
 //! Request and response heads as ranges into the buffer they were received in.
 
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use config::limits;
@@ -175,9 +176,9 @@ impl RequestHead {
     /// # Errors
     /// When the head can never become a good one.
     pub(crate) fn parse(&mut self, buffer: &[u8]) -> Result<bool, HeadError> {
-        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut request = httparse::Request::new(&mut lines);
-        let head_bytes = match request.parse(buffer)? {
+        let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut request = httparse::Request::new(&mut []);
+        let head_bytes = match request.parse_with_uninit_headers(buffer, &mut lines)? {
             httparse::Status::Complete(n) => n,
             httparse::Status::Partial => return Ok(false),
         };
@@ -241,9 +242,10 @@ impl ResponseHead {
     /// # Errors
     /// When the head can never become a good one.
     pub(crate) fn parse(&mut self, buffer: &[u8], method: Method) -> Result<bool, HeadError> {
-        let mut lines = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut response = httparse::Response::new(&mut lines);
-        let head_bytes = match response.parse(buffer)? {
+        let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+        let mut response = httparse::Response::new(&mut []);
+        let config = httparse::ParserConfig::default();
+        let head_bytes = match config.parse_response_with_uninit_headers(&mut response, buffer, &mut lines)? {
             httparse::Status::Complete(n) => n,
             httparse::Status::Partial => return Ok(false),
         };

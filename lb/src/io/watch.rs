@@ -20,6 +20,11 @@ use crate::sys::{Departures, Waker};
 /// How often deadlines are checked, hence how late one may be seen.
 const SWEEP: Duration = Duration::from_millis(20);
 
+thread_local! {
+    /// When the thread's last sweep was: a clock that costs nothing to read. 0 before the first.
+    static SWEPT_US: Cell<u64> = const { Cell::new(0) };
+}
+
 /// The token of the thread's own waker; connection tokens count from 0.
 const MAILBOX: u64 = u64::MAX;
 
@@ -38,6 +43,8 @@ pub(crate) struct Watch {
     gone: Cell<bool>,
     /// In microseconds of [`now_us`]; 0 is none.
     deadline_us: Cell<u64>,
+    /// A sweep has found the deadline passed.
+    overdue: Cell<bool>,
     waiting: RefCell<Option<TaskWaker>>,
 }
 
@@ -47,20 +54,18 @@ impl Watch {
         self.gone.get()
     }
 
-    /// Sets the deadline of what is awaited next.
+    /// Sets the deadline of what is awaited next. It counts from the last sweep, and is seen by the first sweep after it:
+    /// up to a sweep late, never early.
     pub(crate) fn arm(&self, timeout: Duration) {
-        let timeout_us = u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX);
-        self.deadline_us.set(now_us().saturating_add(timeout_us).max(1));
+        let timeout_us = u64::try_from((timeout + SWEEP).as_micros()).unwrap_or(u64::MAX);
+        self.deadline_us.set(SWEPT_US.get().saturating_add(timeout_us).max(1));
+        self.overdue.set(false);
     }
 
     /// No deadline.
     pub(crate) fn disarm(&self) {
         self.deadline_us.set(0);
-    }
-
-    fn is_overdue(&self, now_us: u64) -> bool {
-        let deadline = self.deadline_us.get();
-        deadline != 0 && deadline <= now_us
+        self.overdue.set(false);
     }
 
     fn wait(&self, waker: &TaskWaker) {
@@ -113,10 +118,10 @@ impl<T, F: Future<Output = T>> Future for Until<'_, F> {
             }
             peer.wait(cx.waker());
         }
+        if deadline.overdue.get() {
+            return Poll::Ready(Err(Stop::TimedOut));
+        }
         if deadline.deadline_us.get() != 0 {
-            if deadline.is_overdue(now_us()) {
-                return Poll::Ready(Err(Stop::TimedOut));
-            }
             deadline.wait(cx.waker());
         }
         Poll::Pending
@@ -154,6 +159,7 @@ impl Reactor {
     pub(crate) fn new(waker: Waker) -> io::Result<Rc<Self>> {
         let departures = Departures::new()?;
         departures.watch_waker(&waker, MAILBOX)?;
+        SWEPT_US.set(now_us());
         Ok(Rc::new(Self { departures, waker, slots: RefCell::default() }))
     }
 
@@ -172,7 +178,12 @@ impl Reactor {
     }
 
     fn enter(self: &Rc<Self>) -> Registration {
-        let watch = Rc::new(Watch { gone: Cell::new(false), deadline_us: Cell::new(0), waiting: RefCell::new(None) });
+        let watch = Rc::new(Watch {
+            gone: Cell::new(false),
+            deadline_us: Cell::new(0),
+            overdue: Cell::new(false),
+            waiting: RefCell::new(None),
+        });
         let token = {
             let mut slots = self.slots.borrow_mut();
             let slot = slots.free.pop().unwrap_or_else(|| {
@@ -214,12 +225,16 @@ impl Reactor {
 
     /// Wakes everything whose deadline has passed, every [`SWEEP`], for ever.
     pub(crate) async fn sweep(self: Rc<Self>) {
+        SWEPT_US.set(now_us());
         loop {
             sleep(SWEEP).await;
-            let now = now_us();
+            let now_us = now_us();
+            SWEPT_US.set(now_us);
             let slots = self.slots.borrow();
             for watch in slots.entries.iter().filter_map(|slot| slot.watch.as_ref()) {
-                if watch.is_overdue(now) {
+                let deadline_us = watch.deadline_us.get();
+                if deadline_us != 0 && deadline_us <= now_us {
+                    watch.overdue.set(true);
                     watch.wake();
                 }
             }

@@ -184,7 +184,7 @@ fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(P
 pub(crate) fn chain(request: &Request, body: &[u8], upstream_model: &str, block_bytes: u32, recycled: Chain) -> Chain {
     let salt = request.cache_salt.as_ref().filter(|salt| salt.kind == Kind::String).map(|salt| salt.of(body));
     let seed = Seed { model: upstream_model, lora: None, cache_salt: salt };
-    let mut builder = ChainBuilder::new(&seed, block_bytes, recycled);
+    let mut builder = ChainBuilder::new(&seed, block_bytes, recycled).growing();
     walk(request, body, &mut |piece| match piece {
         Piece::Turn(role) => builder.separator(role as u8),
         Piece::Text(raw) => scan::unescape_pieces(raw, &mut |text| builder.text(text)),

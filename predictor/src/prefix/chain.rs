@@ -127,10 +127,25 @@ impl Lane {
     }
 }
 
+/// Whether all blocks are of one size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sizes {
+    /// The engine's own blocks, by token ids.
+    Uniform,
+    /// Four times as large from [`GROWS_AT`] on, sixteen times from [`GROWS_AGAIN_AT`] on.
+    Growing,
+}
+
+/// First block of four times the size: the first 16 KiB of a prompt are told apart by 256 bytes.
+const GROWS_AT: usize = 64;
+/// First block of sixteen times the size: from about 200 KiB on.
+const GROWS_AGAIN_AT: usize = 256;
+
 /// Builds a [`Chain`] from a prompt that comes in pieces. However the text is split, the chain is the same.
 #[derive(Debug)]
 pub struct ChainBuilder {
     chain: Chain,
+    sizes: Sizes,
     block_bytes: usize,
     parent: u64,
     mark: u64,
@@ -145,11 +160,20 @@ impl ChainBuilder {
         recycled.clear();
         ChainBuilder {
             chain: recycled,
+            sizes: Sizes::Uniform,
             block_bytes: block_bytes.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).next_multiple_of(4) as usize,
             parent: seed.root(),
             mark: Lane::Text.mark(),
             lane: Lane::Text,
         }
+    }
+
+    /// Makes blocks grow with their place in the prompt: where two long prompts part matters by its share of the whole, and
+    /// what a block costs (to hash, to record, to forget) does not depend on its size.
+    #[must_use]
+    pub fn growing(mut self) -> Self {
+        self.sizes = Sizes::Growing;
+        self
     }
 
     /// Appends canonical text.
@@ -199,25 +223,34 @@ impl ChainBuilder {
         self.lane = lane;
     }
 
+    fn next_block_bytes(&self) -> usize {
+        match (self.sizes, self.chain.blocks.len()) {
+            (Sizes::Uniform, _) | (Sizes::Growing, ..GROWS_AT) => self.block_bytes,
+            (Sizes::Growing, ..GROWS_AGAIN_AT) => self.block_bytes * 4,
+            (Sizes::Growing, _) => self.block_bytes * 16,
+        }
+    }
+
     fn absorb(&mut self, mut bytes: &[u8]) {
-        if !self.chain.partial.is_empty() {
-            let (head, rest) = bytes.split_at(bytes.len().min(self.block_bytes - self.chain.partial.len()));
+        while !bytes.is_empty() {
+            let size = self.next_block_bytes();
+            if self.chain.partial.is_empty() && bytes.len() >= size {
+                let (block, rest) = bytes.split_at(size);
+                if self.chain.blocks.len() < BLOCKS_MAX {
+                    self.seal(xxh3_64(block), size as u32);
+                } else {
+                    self.weigh(size as u32);
+                }
+                bytes = rest;
+                continue;
+            }
+            let (head, rest) = bytes.split_at(bytes.len().min(size - self.chain.partial.len()));
             self.chain.partial.extend_from_slice(head);
             bytes = rest;
-            if self.chain.partial.len() == self.block_bytes {
+            if self.chain.partial.len() == size {
                 self.seal_partial();
             }
         }
-        let whole = bytes.chunks_exact(self.block_bytes);
-        let rest = whole.remainder();
-        for block in whole {
-            if self.chain.blocks.len() < BLOCKS_MAX {
-                self.seal(xxh3_64(block), block.len() as u32);
-            } else {
-                self.weigh(block.len() as u32);
-            }
-        }
-        self.chain.partial.extend_from_slice(rest);
     }
 
     fn seal_partial(&mut self) {
@@ -299,6 +332,23 @@ mod tests {
             });
             prop_assert_eq!(&whole, &split);
             prop_assert_eq!(whole.bytes() as usize, 2 * text.len());
+        }
+
+        #[test]
+        fn growing_blocks_do_not_depend_on_the_split(bytes in 0usize..30_000, cuts in prop::collection::vec(0usize..30_000, 0..6)) {
+            let text: Vec<u8> = (0..bytes).map(|i| (i * i % 251) as u8).collect();
+            let build = |pieces: &[&[u8]]| {
+                let mut builder = ChainBuilder::new(&SEED, 16, Chain::default()).growing();
+                pieces.iter().for_each(|piece| builder.text(piece));
+                builder.finish()
+            };
+            let mut cuts: Vec<_> = cuts.iter().map(|cut| cut % (bytes + 1)).chain([0, bytes]).collect();
+            cuts.sort_unstable();
+            let pieces: Vec<&[u8]> = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]).collect();
+            let (whole, split) = (build(&[&text]), build(&pieces));
+            prop_assert_eq!(&whole, &split);
+            prop_assert_eq!(whole.bytes() as usize, bytes);
+            prop_assert!(whole.blocks().len() <= 64 + 192 + bytes / 256 + 1);
         }
 
         #[test]
