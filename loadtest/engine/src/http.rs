@@ -161,16 +161,35 @@ impl Connection {
                 return Err(ReadError::Invalid(413, "body too large"));
             }
             self.take(line_bytes).await?;
-            // Trailers are not expected from any client of an engine.
+            if chunk_bytes == 0 {
+                self.skip_trailers().await?;
+                return Ok(body);
+            }
             let chunk = self.take(chunk_bytes + 2).await?;
             if !chunk.ends_with(b"\r\n") {
                 return Err(BAD);
             }
             body.extend_from_slice(&chunk[..chunk_bytes]);
-            if chunk_bytes == 0 {
-                return Ok(body);
+        }
+    }
+
+    /// Takes the lines after the last chunk, up to the empty one; nobody looks at them.
+    async fn skip_trailers(&mut self) -> Result<(), ReadError> {
+        let mut trailer_bytes = 0;
+        while trailer_bytes < HEAD_BYTES_MAX {
+            match self.inbox.iter().position(|byte| *byte == b'\n') {
+                Some(end) => {
+                    let line = self.take(end + 1).await?;
+                    if line == b"\r\n" {
+                        return Ok(());
+                    }
+                    trailer_bytes += line.len();
+                }
+                None if self.inbox.len() > HEAD_BYTES_MAX => break,
+                None => self.fill().await?,
             }
         }
+        Err(ReadError::Invalid(400, "bad trailers"))
     }
 
     async fn fill(&mut self) -> Result<(), ReadError> {

@@ -342,3 +342,21 @@ pub(crate) fn expect_stream(answer: &Answer) -> Result<(), Miss> {
     let last = answer.events().pop();
     ensure(last.as_deref() == Some("[DONE]"), || format!("the stream does not end with [DONE] but {last:?}"))
 }
+
+/// Where two texts part, for a report.
+pub(crate) fn difference(expected: &str, found: &str) -> String {
+    let at = expected.bytes().zip(found.bytes()).take_while(|(one, two)| one == two).count();
+    let part = |text: &str| String::from_utf8_lossy(&text.as_bytes()[at..text.len().min(at + 50)]).into_owned();
+    format!("at byte {at} {:?} instead of {:?}", part(found), part(expected))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_shown_where_they_begin() {
+        assert_eq!(difference("data: a\n", "data: b\n"), r#"at byte 6 "b\n" instead of "a\n""#);
+        assert_eq!(difference("ab", "a"), r#"at byte 1 "" instead of "b""#);
+    }
+}

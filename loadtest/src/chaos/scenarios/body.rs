@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::RequestRecord;
 
-use super::super::stage::{CHAT, Judged, Miss, Stage, ensure, expect_chat, fail};
+use super::super::stage::{CHAT, Judged, Miss, Stage, difference, ensure, expect_chat, fail};
 
 /// The one request that has reached the engines.
 pub(super) fn only_request(stage: &Stage<'_>) -> Result<RequestRecord, Miss> {
@@ -18,7 +18,7 @@ pub(super) fn only_request(stage: &Stage<'_>) -> Result<RequestRecord, Miss> {
 }
 
 fn short(text: &str) -> String {
-    text.chars().take(70).collect()
+    text.chars().take(70).map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Sends a body and compares bytes at the engine, and the status with the one the engine gives without the proxy.
@@ -30,7 +30,7 @@ fn expect_verbatim(stage: &mut Stage<'_>, body: &str) -> Result<(), Miss> {
         Ok(record) => record,
         Err(_) => return fail(format!("{} did not reach the engine: {}", short(body), through.brief())),
     };
-    ensure(record.body == body, || format!("{} became {}", short(body), short(&record.body)))?;
+    ensure(record.body == body, || format!("the body differs {}", difference(body, &record.body)))?;
     let direct = stage.direct(0, &request)?;
     ensure(through.status == direct.status, || {
         format!("{}: {} instead of the engine's {}", short(body), through.brief(), direct.status)
@@ -176,7 +176,9 @@ pub(crate) fn chunked_bodies(stage: &mut Stage<'_>) -> Judged {
         let answer = stage.ask(&chunked(stage, body.as_bytes(), chunk_bytes, end))?;
         expect_chat(&answer, 2).map_err(|_| format!("chunks of {chunk_bytes}: {}", answer.brief()))?;
         let record = only_request(stage)?;
-        ensure(record.body == body, || format!("chunks of {chunk_bytes}: the body differs: {}", short(&record.body)))?;
+        ensure(record.body == body, || {
+            format!("chunks of {chunk_bytes}: the body differs {}", difference(&body, &record.body))
+        })?;
         let framing = |name: &str| record.headers.iter().filter(|(found, _)| found.eq_ignore_ascii_case(name)).count();
         let framings = (framing("content-length"), framing("transfer-encoding"));
         ensure(framings == (1, 0) || framings == (0, 1), || format!("lengths and encodings: {framings:?}"))?;
@@ -197,7 +199,7 @@ pub(crate) fn byte_by_byte(stage: &mut Stage<'_>) -> Judged {
         let answer = client.answer().map_err(|trouble| trouble.to_string())?;
         expect_chat(&answer, 2)?;
         let record = only_request(stage)?;
-        ensure(record.body == body, || format!("the body differs: {}", short(&record.body)))?;
+        ensure(record.body == body, || format!("the body differs {}", difference(&body, &record.body)))?;
     }
     Ok(String::new())
 }

@@ -6,16 +6,17 @@ use engine::Outcome;
 
 use super::super::stage::{Judged, Stage, Which, ensure, eventually, expect_chat, fail};
 
-/// A repaired engine must be in use again within this time.
-const BACK_MAX: Duration = Duration::from_secs(12);
+/// A repaired engine must be in use again within so much patience.
+const BACK_PATIENCE: f64 = 1.5;
 /// Time between two requests while waiting for that.
 const PACE: Duration = Duration::from_millis(25);
 
 /// Sends requests, all of which must be answered, until engine 0 has got one.
 pub(crate) fn expect_back(stage: &mut Stage<'_>) -> Judged {
     stage.forget();
+    let back_max = stage.plan.patience.mul_f64(BACK_PATIENCE);
     let start = Instant::now();
-    while start.elapsed() < BACK_MAX {
+    while start.elapsed() < back_max {
         // Both at once, so that one engine alone is not always the better choice.
         for answer in stage.burst(&[stage.whole(2), stage.whole(2)]) {
             let (answer, _) = answer?;
@@ -26,7 +27,7 @@ pub(crate) fn expect_back(stage: &mut Stage<'_>) -> Judged {
         }
         std::thread::sleep(PACE);
     }
-    fail(format!("not used again within {} s", BACK_MAX.as_secs()))
+    fail(format!("not used again within {} s", back_max.as_secs_f64()))
 }
 
 /// A killed engine is left out and used again by itself when it is back.
@@ -82,15 +83,17 @@ pub(crate) fn client_errors_do_not_count(stage: &mut Stage<'_>) -> Judged {
 
 /// An engine that thinks long delays only those who wait for it.
 pub(crate) fn slow_endpoint(stage: &mut Stage<'_>) -> Judged {
-    const SLOW: Duration = Duration::from_secs(2);
+    const SLOW_MAX: Duration = Duration::from_secs(2);
     const REQUESTS: usize = 32;
-    stage.fault(Which::One(0), &format!("delay-head={}", SLOW.as_millis()))?;
+    // Not so slow that the proxy gives it up.
+    let slow_time = stage.plan.first_byte_timeout.map_or(SLOW_MAX, |limit| SLOW_MAX.min(limit / 2));
+    stage.fault(Which::One(0), &format!("delay-head={}", slow_time.as_millis()))?;
     let bodies: Vec<String> = (0..REQUESTS).map(|_| stage.whole(2)).collect();
     let (mut slow, mut fast_max) = (0, Duration::ZERO);
     for answer in stage.burst(&bodies) {
         let (answer, took) = answer?;
         expect_chat(&answer, 2)?;
-        if took >= SLOW { slow += 1 } else { fast_max = fast_max.max(took) }
+        if took >= slow_time { slow += 1 } else { fast_max = fast_max.max(took) }
     }
     let asked = stage.asked(0).len();
     ensure(slow <= asked, || format!("{slow} requests were slow, but only {asked} had the slow engine"))?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::super::{
     client::{Answer, Ending},
-    stage::{Judged, Miss, Stage, Which, ensure, eventually, expect_ok, expect_stream, fail},
+    stage::{Judged, Miss, Stage, Which, difference, ensure, eventually, expect_ok, expect_stream, fail},
 };
 
 /// Ways to write the same stream, all legal.
@@ -35,13 +35,6 @@ fn comparable(answer: &Answer) -> String {
         text = made;
     }
     text
-}
-
-/// Where two texts part, for a report.
-fn difference(expected: &str, found: &str) -> String {
-    let at = expected.bytes().zip(found.bytes()).take_while(|(one, two)| one == two).count();
-    let part = |text: &str| String::from_utf8_lossy(&text.as_bytes()[at..text.len().min(at + 50)]).into_owned();
-    format!("at byte {at} {:?} instead of {:?}", part(found), part(expected))
 }
 
 /// The stream without its event of usage alone.
@@ -195,15 +188,4 @@ pub(crate) fn silence_is_survived(stage: &mut Stage<'_>) -> Judged {
         ensure(answer.is_done() || answer.json()["usage"].is_object(), || format!("{fault}: {}", answer.brief()))?;
     }
     Ok(format!("{} s", silence.as_secs_f64()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn differences_are_shown_where_they_begin() {
-        assert_eq!(difference("data: a\n", "data: b\n"), r#"at byte 6 "b\n" instead of "a\n""#);
-        assert_eq!(difference("ab", "a"), r#"at byte 1 "" instead of "b""#);
-    }
 }
