@@ -20,6 +20,7 @@ use crate::secret::Lookup;
 use crate::snapshot::{Destination, Pool, ResourceId, ResponseModel, Snapshot};
 
 mod destinations;
+mod effect;
 mod lint;
 mod rules;
 mod subjects;
@@ -241,6 +242,11 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
     }
     if !findings.iter().any(|f| f.severity == Severity::Error) {
         lint::warn(&snapshot, &policies, findings);
+        effect::warn(checked, findings);
+        if snapshot.pools.is_empty() && !checked.is_empty() {
+            let message = "there is no InferencePool: every request is refused";
+            findings.push(Diagnostic::new(Code::NothingServed, message));
+        }
     }
     snapshot.indexed()
 }

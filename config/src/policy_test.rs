@@ -53,10 +53,19 @@ pub fn run(snapshot: &Snapshot, tests: &[TestDocument], classify: &Classify<'_>)
     results
 }
 
+/// The body as it would be sent: the model is written once, beside it.
+fn with_model(body: &serde_json::Value, model: &str) -> serde_json::Value {
+    let mut body = body.clone();
+    if let Some(members) = body.as_object_mut() {
+        members.entry("model").or_insert_with(|| model.into());
+    }
+    body
+}
+
 fn run_case(snapshot: &Snapshot, test: &TestDocument, path: &Path, case: &Case, classify: &Classify<'_>) -> CaseResult {
     let mut tags = case.request.tags.clone();
     if let Some(body) = &case.request.body {
-        tags.extend(classify(snapshot, body));
+        tags.extend(classify(snapshot, &with_model(body, &case.request.model)));
     }
     let tags: Vec<&str> = tags.iter().map(String::as_str).collect();
     let headers = HeaderMap(case.request.headers.iter().map(|(n, v)| (n.clone(), v.clone())).collect());

@@ -93,6 +93,8 @@ codes! {
     TagNeverSet = "K0108" "tag-never-set" Warning "No classifier gives the tag.",
     PlainTextCredential = "K0110" "plain-text-credential" Warning "A credential is sent over a connection that is not encrypted.",
     ReservedName = "K0111" "reserved-name" Warning "The name is one the product uses itself.",
+    NoEffect = "K0112" "no-effect" Warning "The field does nothing in this version.",
+    NothingServed = "K0113" "nothing-served" Warning "The set has no InferencePool, so every request is refused.",
 }
 
 impl fmt::Display for Code {
