@@ -172,6 +172,27 @@ fn a_stream_has_role_tokens_usage_and_done_each_in_a_chunk() {
 }
 
 #[test]
+fn a_body_in_chunks_is_read_with_extensions_and_trailers_and_the_next_request_follows() {
+    let engine = instant();
+    let body = chat_body("");
+    let (first, second) = body.split_at(20);
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: engine\r\nTransfer-Encoding: chunked\r\n";
+    let chunks = format!(
+        "{:x};a=b\r\n{first}\r\n{:X}\r\n{second}\r\n00\r\nx-sum: 1\r\nx-more: 2\r\n\r\n",
+        first.len(),
+        second.len()
+    );
+    let mut stream = connect(&engine);
+    let request = format!("{head}\r\n{chunks}{head}Connection: close\r\n\r\n{chunks}");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answers = String::new();
+    stream.read_to_string(&mut answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200 OK").count(), 2, "{answers}");
+    let records = engine.requests();
+    assert!(records.len() == 2 && records.iter().all(|record| record.body == body), "{records:?}");
+}
+
+#[test]
 fn continuous_usage_counts_up_in_every_chunk() {
     let body = chat_body(r#","stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}"#);
     let events = chat(&instant(), "", &body).events();

@@ -88,7 +88,11 @@ impl Proxy {
                 let first = Self::spawn(command, engines, ready_path, output);
                 first.or_else(|_| Self::spawn(command, engines, ready_path, output))
             }
-            Front::Running { addr, .. } => Ok(Self { addr: *addr, running: Running::Elsewhere }),
+            Front::Running { addr, base_path, .. } => {
+                let mut proxy = Self { addr: *addr, running: Running::Elsewhere };
+                proxy.wait_ready(&format!("{base_path}{ready_path}"))?;
+                Ok(proxy)
+            }
             Front::Embedded(start) => {
                 let embedded = start(engines)?;
                 Ok(Self { addr: embedded.addr, running: Running::Here(embedded.handle) })

@@ -5,7 +5,10 @@
 mod proxy;
 mod wire;
 
-use std::time::Duration;
+use std::{
+    net::{SocketAddr, TcpListener},
+    time::Duration,
+};
 
 use loadtest::chaos::{Embedded, Front, Plan, Report, SCENARIOS, Verdict, run};
 use proxy::Sin::{self, *};
@@ -94,6 +97,22 @@ fn every_sin_is_found() {
             });
         }
     });
+}
+
+#[test]
+fn a_running_proxy_keeps_its_engines_from_one_scenario_to_the_next() {
+    let free = |_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let engines: Vec<SocketAddr> = (0..2).map(free).collect();
+    for (sin, right) in [(Nothing, true), (SerialisesAnew, false)] {
+        let proxy = proxy::Proxy::start(&engines, sin).unwrap();
+        let front = Front::Running { addr: proxy.addr, base_path: String::new(), engines: engines.clone() };
+        let only = ["busy-503", "connection-refused", "dead-and-back", "load-after-restart", "bytes-stay"];
+        let only = only.iter().map(|name| (*name).to_owned()).collect();
+        let report = run(&Plan { patience: Duration::from_secs(3), only, ..Plan::new(front) }, |_| {}).unwrap();
+        let (last, others) = report.rows.split_last().unwrap();
+        assert!(others.iter().all(|row| matches!(row.verdict, Verdict::Pass(_))), "{others:#?}");
+        assert_eq!(matches!(last.verdict, Verdict::Pass(_)), right, "{last}");
+    }
 }
 
 #[test]
