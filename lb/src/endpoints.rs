@@ -201,6 +201,13 @@ impl Table {
     /// Takes over the endpoints of `plan`; those that stay keep their state.
     pub(crate) fn apply(&mut self, plan: &Plan) -> Changes {
         let mut changes = Changes::default();
+        // A server that goes on under another name (a served name, a worker set) was reachable a moment ago: it takes
+        // requests at once, and the next probe has the last word.
+        let was_ready: Vec<_> = self
+            .iter()
+            .filter(|endpoint| endpoint.readiness.get() == Readiness::Ready)
+            .map(|e| e.spec.address)
+            .collect();
         let slots = plan.endpoints.len().max(self.slots.len());
         self.slots.resize(slots, None);
         for (index, slot) in self.slots.iter_mut().enumerate() {
@@ -224,6 +231,9 @@ impl Table {
             }
             if let Some(want) = wanted {
                 let endpoint = Endpoint::new(want.clone());
+                if endpoint.readiness.get() == Readiness::Unknown && was_ready.contains(&want.address) {
+                    endpoint.readiness.set(Readiness::Ready);
+                }
                 changes.added.push(endpoint.clone());
                 *slot = Some(endpoint);
             }

@@ -230,7 +230,7 @@ impl Refused {
             Self::Upstream(UpstreamError::Reset) => "The endpoint closed the connection without an answer.".into(),
             Self::Upstream(UpstreamError::Timeout) => "The endpoint did not answer in time.".into(),
             Self::Upstream(UpstreamError::BadAnswer) => "The endpoint's answer is not valid HTTP/1.1.".into(),
-            Self::NotConfigured => "No configuration is in force yet; try again shortly.".into(),
+            Self::NotConfigured => "Nothing is known to route to yet: no server has told its models, or no resources were read; try again shortly.".into(),
             Self::Internal => "Internal error; the request was not completed.".into(),
         }
     }

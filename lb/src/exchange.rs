@@ -103,6 +103,9 @@ struct Routed<'a> {
 
 async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
     let rest = message.take_rest();
+    let path = path_of(origin_form(client.head.target.of(&message.bytes)));
+    record.entry.method = String::from_utf8_lossy(client.head.method_name.of(&message.bytes)).into_owned();
+    record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
     // One exchange pins one plan: what it was decided by is what it ends by.
     let plan = shard.plan.borrow().clone();
     let after = match plan {
@@ -128,8 +131,6 @@ fn read<'a>(client: &Client, plan: &'a Arc<Plan>, message: &Message, record: &mu
     let bytes = &message.bytes;
     let target = origin_form(client.head.target.of(bytes));
     let path = path_of(target);
-    record.entry.method = String::from_utf8_lossy(client.head.method_name.of(bytes)).into_owned();
-    record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
     let tenant = tenant_of(&plan.snapshot, client, bytes)?;
     record.entry.tenant.clone_from(&tenant);
     if let Some(answer) = local::answer(&plan.snapshot, client, path)? {

@@ -67,6 +67,11 @@ impl Serve {
                 self.urls.len()
             )));
         }
+        let twice =
+            |address: &SocketAddr| address.port() != 0 && self.listen.iter().filter(|a| *a == address).count() > 1;
+        if let Some(address) = self.listen.iter().find(|a| twice(a) || (a.port() != 0 && **a == self.admin)) {
+            return Err(usage(format!("{address} is given twice: --listen and --admin need a port of their own each")));
+        }
         let mut servers = self.urls;
         servers.sort();
         servers.dedup();

@@ -150,6 +150,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
     let mut reopen = signal(SignalKind::hangup())?;
+    // What nginx takes for the same; unhandled it would end the process.
+    let mut reopen_too = signal(SignalKind::user_defined1())?;
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
@@ -170,6 +172,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 control.drain();
             }
             Some(()) = reopen.recv() => control.access_log.reopen(),
+            Some(()) = reopen_too.recv() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
             () = until(control.drain_until) => break Ended::DrainTimeout,
         }
