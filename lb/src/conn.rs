@@ -199,7 +199,11 @@ impl Client {
         let watch = self.conn.watch_shared();
         let buf = std::mem::take(&mut self.inbox);
         let kept = buf.len();
-        match until(self.conn.recv(buf), leave_early, &watch).await {
+        let received = match &mut self.conn {
+            Transport::Plain(conn) => until(conn.recv(buf), leave_early, &watch).await,
+            Transport::Tls(conn) => until(conn.recv(buf), leave_early, &watch).await,
+        };
+        match received {
             Ok((Ok(n), buf)) => {
                 self.inbox = buf;
                 debug_assert!(self.inbox.len() == kept + n);
@@ -218,7 +222,10 @@ impl Client {
         let watch = self.conn.watch_shared();
         watch.arm(timeout);
         let out = std::mem::take(&mut self.out);
-        let sent = until(self.conn.send(out), None, &watch).await;
+        let sent = match &mut self.conn {
+            Transport::Plain(conn) => until(conn.send(out), None, &watch).await,
+            Transport::Tls(conn) => until(conn.send(out), None, &watch).await,
+        };
         watch.disarm();
         match sent {
             Ok((result, out)) => {

@@ -1,6 +1,8 @@
 //! One TLS connection: a socket of this thread and a rustls session between its bytes and ours.
 
+use std::future::Future;
 use std::io::{self, BufRead, IoSlice, Write};
+use std::pin::Pin;
 use std::time::Duration;
 
 use rustls::ServerConnection;
@@ -18,6 +20,9 @@ const SEAL_PIECES_MAX: usize = 64;
 /// How long a client that reads nothing can put off the end of its connection.
 const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 
+/// A future on the heap: what TLS needs while it waits takes no room in the tasks of plain connections.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
 /// A TLS connection. Closing without [`Self::shutdown`] is dropping, which the client sees as a truncation, as it should.
 ///
 /// Bounds: at most one received buffer of ciphertext waits to be decrypted, rustls holds at most one unfinished record
@@ -29,8 +34,6 @@ pub(crate) struct TlsConn {
     /// Received, of which the first `opened` bytes have been given to the session.
     sealed: Buf,
     opened: usize,
-    /// What the next receive is made with: small while the connection waits, larger while much comes.
-    next_receive: SizeClass,
     /// Carries ciphertext to the socket; empty between sends.
     out: Out,
     client_names: Box<[String]>,
@@ -54,7 +57,6 @@ impl TlsConn {
             session: acceptor.session()?,
             sealed: Buf::default(),
             opened: 0,
-            next_receive: SizeClass::Small,
             out: Out::default(),
             client_names: Box::default(),
         })
@@ -73,8 +75,29 @@ impl TlsConn {
         &self.client_names
     }
 
+    /// [`Self::shake_hands`], boxed.
+    pub(super) fn handshake(&mut self) -> Boxed<'_, io::Result<()>> {
+        Box::pin(self.shake_hands())
+    }
+
+    /// As [`Conn::recv`]; an end of the socket without the client's `close_notify` is an error, for the bytes received may
+    /// not be all that were sent (RFC 8446, 6.1).
+    pub(crate) fn recv(&mut self, buf: Buf) -> Boxed<'_, (io::Result<usize>, Buf)> {
+        Box::pin(self.recv_opened(buf))
+    }
+
+    /// As [`Conn::send`].
+    pub(crate) fn send(&mut self, out: Out) -> Boxed<'_, (io::Result<()>, Out)> {
+        Box::pin(self.send_sealed(out))
+    }
+
+    /// Says that nothing more comes, then ends our side of the socket.
+    pub(super) fn shutdown(&mut self) -> Boxed<'_, ()> {
+        Box::pin(self.end())
+    }
+
     /// The handshake. A refusal is told to the client by an alert before this returns.
-    pub(super) async fn handshake(&mut self) -> io::Result<()> {
+    async fn shake_hands(&mut self) -> io::Result<()> {
         loop {
             self.flush().await?;
             if !self.session.is_handshaking() {
@@ -82,7 +105,7 @@ impl TlsConn {
                 self.client_names = certificate.map(names_of).unwrap_or_default();
                 return Ok(());
             }
-            self.receive_sealed().await?;
+            self.receive_sealed(SizeClass::Small.bytes()).await?;
             while self.session.is_handshaking() && self.has_sealed() {
                 if let Err(error) = self.open_some() {
                     self.flush().await?;
@@ -92,9 +115,7 @@ impl TlsConn {
         }
     }
 
-    /// As [`Conn::recv`]; an end of the socket without the client's `close_notify` is an error, for the bytes received may
-    /// not be all that were sent (RFC 8446, 6.1).
-    pub(super) async fn recv(&mut self, mut buf: Buf) -> (io::Result<usize>, Buf) {
+    async fn recv_opened(&mut self, mut buf: Buf) -> (io::Result<usize>, Buf) {
         let before = buf.len();
         loop {
             match self.open_into(&mut buf) {
@@ -111,14 +132,13 @@ impl TlsConn {
             if let Err(error) = self.flush().await {
                 return (Err(error), buf);
             }
-            if let Err(error) = self.receive_sealed().await {
+            if let Err(error) = self.receive_sealed(buf.room()).await {
                 return (Err(error), buf);
             }
         }
     }
 
-    /// As [`Conn::send`].
-    pub(super) async fn send(&mut self, out: Out) -> (io::Result<()>, Out) {
+    async fn send_sealed(&mut self, out: Out) -> (io::Result<()>, Out) {
         let total = out.len();
         let mut sent = 0;
         while sent < total {
@@ -134,8 +154,7 @@ impl TlsConn {
         (Ok(()), out)
     }
 
-    /// Says that nothing more comes, then ends our side of the socket.
-    pub(super) async fn shutdown(&mut self) {
+    async fn end(&mut self) {
         self.session.send_close_notify();
         let watch = self.conn.watch_shared();
         watch.arm(CLOSE_WITHIN);
@@ -193,20 +212,13 @@ impl TlsConn {
         }
     }
 
-    /// Receives from the socket. Everything received before has been given to the session.
-    async fn receive_sealed(&mut self) -> io::Result<()> {
-        let mut buf = std::mem::take(&mut self.sealed);
+    /// Receives from the socket, about as much as is wanted. Everything received before has been given to the session.
+    async fn receive_sealed(&mut self, bytes_wanted: usize) -> io::Result<()> {
+        // As on a plain connection, the room of the caller's buffer says whether it waits or takes in much.
+        self.sealed = Buf::default();
         self.opened = 0;
-        buf.clear();
-        if buf.room() != self.next_receive.bytes() {
-            buf = Buf::pooled(self.next_receive);
-        }
+        let buf = Buf::with_room(bytes_wanted.min(SizeClass::Large.bytes()));
         let (received, buf) = self.conn.recv(buf).await;
-        self.next_receive = match buf.room() {
-            0 => SizeClass::larger_than(buf.len()),
-            _ if buf.len() <= SizeClass::Small.bytes() => SizeClass::Small,
-            _ => self.next_receive,
-        };
         self.sealed = buf;
         match received? {
             0 => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -76,7 +76,7 @@ fn the_protocol_agreed_upon_is_http_1_1(driver: Driver) {
 }
 
 fn long_prompts_and_long_answers_go_through(driver: Driver) {
-    let settings = engine::Settings { body_kept_bytes_max: 4 << 20, ..engine::Settings::instant() };
+    let settings = engine::Settings { body_kept_bytes_max: 4 << 20, model_tokens_max: 1 << 20, ..engine::Settings::instant() };
     let engine = engine_of(settings);
     let tls = start(driver, &engine);
     let prompt: String = (0..180_000).map(|n| format!("w{n} ")).collect();
