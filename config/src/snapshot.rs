@@ -359,7 +359,8 @@ impl Snapshot {
     pub fn indexed(mut self) -> Self {
         self.tenant_by_key =
             self.tenants.iter().enumerate().flat_map(|(i, t)| t.key_sha256.iter().map(move |key| (*key, i))).collect();
-        let names = self.tenants.iter().enumerate().filter_map(|(i, t)| Some((t.client_certificate_san.as_deref()?, i)));
+        let names =
+            self.tenants.iter().enumerate().filter_map(|(i, t)| Some((t.client_certificate_san.as_deref()?, i)));
         self.tenant_by_certificate = names.map(|(name, i)| (comparable_name(name), i)).collect();
         let mut pools_by_model: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (i, pool) in self.pools.iter().enumerate() {

@@ -209,10 +209,11 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
 
 /// The certificates in use, to be watched.
 fn watched_certificates(listeners: Vec<ListenerOptions>, bound: &Bound) -> Vec<InUse> {
-    let in_use = listeners.into_iter().zip(&bound.listeners).enumerate().filter_map(|(listener, (options, address))| {
-        let (certificate, identity) = options.tls?;
-        Some(InUse { listener, address: *address, certificate, identity })
-    });
+    let in_use =
+        listeners.into_iter().zip(&bound.listeners).enumerate().filter_map(|(listener, (options, address))| {
+            let (certificate, identity) = options.tls?;
+            Some(InUse { listener, address: *address, certificate, identity })
+        });
     in_use.collect()
 }
 

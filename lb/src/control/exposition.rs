@@ -168,9 +168,10 @@ impl Page {
 
     fn certificates(&self, out: &mut Writer<'_>) -> fmt::Result {
         let certificates = &self.status.certificates;
-        let expiries = certificates.in_use.iter().filter_map(|(listener, expires)| {
-            Some((vec![("listener", listener.to_string())], (*expires)?))
-        });
+        let expiries = certificates
+            .in_use
+            .iter()
+            .filter_map(|(listener, expires)| Some((vec![("listener", listener.to_string())], (*expires)?)));
         out.gauges(
             "kinference_tls_certificate_expiry_seconds",
             "When the certificate that a listener shows expires, in seconds since 1970",

@@ -285,7 +285,11 @@ impl fmt::Display for CertificateError {
                 write!(f, "{} holds no certificate (-----BEGIN CERTIFICATE-----)", file.display())
             }
             Self::NoKey { file } => {
-                write!(f, "{} holds no private key that can be read (PKCS #8, PKCS #1 or SEC1, no passphrase)", file.display())
+                write!(
+                    f,
+                    "{} holds no private key that can be read (PKCS #8, PKCS #1 or SEC1, no passphrase)",
+                    file.display()
+                )
             }
             Self::Unusable { certificate, key, error } => {
                 write!(f, "{} and {} cannot be used together: {error}", certificate.display(), key.display())

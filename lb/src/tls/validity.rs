@@ -90,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_end_of_validity_is_found_in_both_forms_of_time() {
-        for (year, month, day) in [(1999, 12, 31), (2024, 2, 29), (2026, 3, 1), (2049, 12, 31), (2050, 1, 1), (4096, 1, 1)]
+        for (year, month, day) in
+            [(1999, 12, 31), (2024, 2, 29), (2026, 3, 1), (2049, 12, 31), (2050, 1, 1), (4096, 1, 1)]
         {
             let expected = rcgen::date_time_ymd(year, month, day).unix_timestamp();
             assert_eq!(not_after_unix_s(&certificate(year, month, day)), Some(expected), "{year}-{month}-{day}");

@@ -28,10 +28,15 @@ impl Authority {
 
     /// A certificate for names; one with `://` is a URI.
     pub(crate) fn issue(&self, names: &[&str]) -> Leaf {
+        self.issue_until(names, 2090)
+    }
+
+    /// A certificate that expires with the beginning of a year.
+    pub(crate) fn issue_until(&self, names: &[&str], year: i32) -> Leaf {
         let mut wanted = CertificateParams::new(Vec::new()).unwrap();
         wanted.subject_alt_names = names.iter().map(|name| san(name)).collect();
         wanted.not_before = rcgen::date_time_ymd(2020, 1, 1);
-        wanted.not_after = rcgen::date_time_ymd(2090, 1, 1);
+        wanted.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = wanted.signed_by(&key, &self.issuer).unwrap();
         Leaf { certificate: certificate.der().clone(), certificate_pem: certificate.pem(), key }
@@ -51,7 +56,11 @@ impl Authority {
 }
 
 fn san(name: &str) -> SanType {
-    if name.contains("://") { SanType::URI(name.try_into().unwrap()) } else { SanType::DnsName(name.try_into().unwrap()) }
+    if name.contains("://") {
+        SanType::URI(name.try_into().unwrap())
+    } else {
+        SanType::DnsName(name.try_into().unwrap())
+    }
 }
 
 impl Leaf {

@@ -23,6 +23,7 @@ on_both_drivers![
     a_mounted_secret_is_swapped_as_one_change,
     a_broken_pair_is_refused_and_the_old_one_stays,
     client_authorities_change_too,
+    an_expired_certificate_is_shown_with_a_warning,
 ];
 
 /// 2090-01-01, when certificates of these tests expire.
@@ -157,4 +158,16 @@ fn client_authorities_change_too(driver: Driver) {
     fs::write(beside(&gateway, "ca.crt"), new.pem()).unwrap();
     eventually("the new authority is believed", || works(&new).then_some(()));
     assert!(!works(&old), "and the old one no more");
+}
+
+fn an_expired_certificate_is_shown_with_a_warning(driver: Driver) {
+    let (engine, authority) = (engine(), Authority::new("servers"));
+    let expired = authority.issue_until(&[HOST], 2021);
+    let tls = TlsGateway { gateway: over_tls(Setup::new(fleet(&[&engine])), &expired).start(driver), authority };
+    tls.gateway.wait_for_line(&["level=warn", "the certificate has expired", &tls.address().to_string()]);
+    let refused = connect(tls.address(), &tls.trusting()).unwrap_err().to_string();
+    assert!(refused.contains("xpired"), "{refused}");
+    let next = tls.authority.issue(&[HOST]);
+    tls.write_pair(&next.certificate_pem, &next.key_pem());
+    eventually("the new certificate is shown", || connect(tls.address(), &tls.trusting()).ok());
 }

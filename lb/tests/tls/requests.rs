@@ -1,14 +1,16 @@
 //! Requests and answers over TLS.
 
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
 use rustls::{ClientConnection, HandshakeKind, StreamOwned, version};
 
-use crate::listener::{HOST, OTHER_HOST, connect, session, socket, start, start_with, trusting_with};
+use crate::listener::{HOST, OTHER_HOST, connect, connect_stream, session, socket, start, start_with, trusting_with};
 use crate::support::client::{Ending, request};
-use crate::support::engines::{MODEL, break_once, chat_of, engine_of, expect_idle, only_request, pool, worker_set_at};
+use crate::support::engines::{
+    ALIAS, MODEL, break_once, chat_of, engine_of, expect_idle, only_request, pool, slow_engine, worker_set_at,
+};
 use crate::support::scripted::{Scripted, Then};
 use crate::support::{Client, Driver, Setup, chat, engine, eventually, fleet, model_requests, stream};
 
@@ -18,6 +20,7 @@ on_both_drivers![
     the_protocol_agreed_upon_is_http_1_1,
     long_prompts_and_long_answers_go_through,
     records_may_be_cut_anywhere,
+    every_event_is_one_record,
     pipelined_requests_in_one_record_are_answered_in_order,
     the_end_is_announced_and_a_cut_off_answer_has_none,
     a_client_that_leaves_a_silent_engine_is_noticed,
@@ -76,7 +79,8 @@ fn the_protocol_agreed_upon_is_http_1_1(driver: Driver) {
 }
 
 fn long_prompts_and_long_answers_go_through(driver: Driver) {
-    let settings = engine::Settings { body_kept_bytes_max: 4 << 20, model_tokens_max: 1 << 20, ..engine::Settings::instant() };
+    let settings =
+        engine::Settings { body_kept_bytes_max: 4 << 20, model_tokens_max: 1 << 20, ..engine::Settings::instant() };
     let engine = engine_of(settings);
     let tls = start(driver, &engine);
     let prompt: String = (0..180_000).map(|n| format!("w{n} ")).collect();
@@ -128,6 +132,30 @@ fn records_may_be_cut_anywhere(driver: Driver) {
     assert_eq!(client.answer().status, 200);
 }
 
+fn every_event_is_one_record(driver: Driver) {
+    let engine = slow_engine(5);
+    let tls = start(driver, &engine);
+    // The name is replaced in each event, so that it is sent in pieces.
+    let mut stream = connect_stream(tls.address(), &tls.trusting()).unwrap();
+    stream
+        .write_all(request("/v1/chat/completions", "Connection: close\r\n", &self::stream(ALIAS, 20)).as_bytes())
+        .unwrap();
+    let mut records = Vec::new();
+    loop {
+        let record = stream.fill_buf().unwrap().to_vec();
+        if record.is_empty() {
+            break;
+        }
+        stream.consume(record.len());
+        records.push(String::from_utf8(record).unwrap());
+    }
+    assert!(records.len() > 10 && records[0].starts_with("HTTP/1.1 200"), "{records:#?}");
+    for record in &records[1..] {
+        let head = record.split("\r\n").next().unwrap();
+        assert!(usize::from_str_radix(head, 16).is_ok() && record.ends_with("\r\n"), "{record:?}");
+    }
+}
+
 fn pipelined_requests_in_one_record_are_answered_in_order(driver: Driver) {
     let engine = engine();
     let tls = start(driver, &engine);
@@ -151,7 +179,8 @@ fn the_end_is_announced_and_a_cut_off_answer_has_none(driver: Driver) {
     client.expect_end();
 
     // An answer without a length ends with its connection: only the announcement tells that it was all.
-    let whole = Scripted::start("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf", Then::Close);
+    let whole =
+        Scripted::start("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\nhalf", Then::Close);
     let documents = worker_set_at("workers", MODEL, "tiny", &[whole.address]) + &pool(&["workers"], &[]);
     let tls = start_with(driver, Setup::new(documents));
     let mut client = tls.connect();

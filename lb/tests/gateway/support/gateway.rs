@@ -38,7 +38,15 @@ pub(crate) struct Setup {
 impl Setup {
     /// One data thread over these documents; waits for one ready endpoint.
     pub(crate) fn new(resources: String) -> Self {
-        Self { threads: 1, resources, server: String::new(), listener: String::new(), files: Vec::new(), environment: Vec::new(), endpoints: 1 }
+        Self {
+            threads: 1,
+            resources,
+            server: String::new(),
+            listener: String::new(),
+            files: Vec::new(),
+            environment: Vec::new(),
+            endpoints: 1,
+        }
     }
 
     /// With further lines in the server's own file.
