@@ -220,6 +220,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
         }
     }
     subjects::check_keys(&snapshot, checked, findings);
+    subjects::check_certificates(&snapshot, checked, findings);
     let policies: BTreeMap<&ResourceId, rules::Policy<'_>> = checked
         .iter()
         .filter_map(|c| match &c.document {

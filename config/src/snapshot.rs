@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub warnings: Vec<Diagnostic>,
     /// Index in `tenants` by the SHA-256 of a key.
     pub(crate) tenant_by_key: AHashMap<[u8; 32], usize>,
+    /// Index in `tenants` by a subject alternative name, as [`comparable_name`] has it.
+    pub(crate) tenant_by_certificate: AHashMap<String, usize>,
     /// Indices in `pools`, ascending, by each name one of its destinations serves.
     pub(crate) pools_by_model: BTreeMap<String, Vec<usize>>,
 }
@@ -357,6 +359,9 @@ impl Snapshot {
     pub fn indexed(mut self) -> Self {
         self.tenant_by_key =
             self.tenants.iter().enumerate().flat_map(|(i, t)| t.key_sha256.iter().map(move |key| (*key, i))).collect();
+        let names =
+            self.tenants.iter().enumerate().filter_map(|(i, t)| Some((t.client_certificate_san.as_deref()?, i)));
+        self.tenant_by_certificate = names.map(|(name, i)| (comparable_name(name), i)).collect();
         let mut pools_by_model: BTreeMap<String, Vec<usize>> = BTreeMap::new();
         for (i, pool) in self.pools.iter().enumerate() {
             for name in pool.names() {
@@ -371,6 +376,13 @@ impl Snapshot {
     #[must_use]
     pub fn tenant_of_key(&self, sha256: &[u8; 32]) -> Option<&Tenant> {
         self.tenant_by_key.get(sha256).and_then(|i| self.tenants.get(*i))
+    }
+
+    /// The tenant that a client certificate names by one of its subject alternative names; `name` as
+    /// [`comparable_name`] has it.
+    #[must_use]
+    pub fn tenant_of_certificate(&self, name: &str) -> Option<&Tenant> {
+        self.tenant_by_certificate.get(name).and_then(|i| self.tenants.get(*i))
     }
 
     /// The first pool in `scope`, by namespace then name, one of whose destinations serves `model`.
@@ -403,6 +415,13 @@ impl Snapshot {
         let destination = pool.destinations.get(usize::from(target.destination))?;
         self.models(destination.kind).get(usize::from(target.model))
     }
+}
+
+/// A subject alternative name in the form in which two are compared: host names without regard to case (RFC 4343), a
+/// URI byte by byte, as SPIFFE IDs are.
+#[must_use]
+pub fn comparable_name(name: &str) -> String {
+    if name.contains("://") { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
 impl Pool {
@@ -448,6 +467,23 @@ mod tests {
         assert_eq!(found(&PoolScope::All).as_deref(), Some("a/two"));
         assert_eq!(found(&PoolScope::Named(vec!["one".into()])).as_deref(), Some("b/one"));
         assert_eq!(found(&PoolScope::Named(vec!["b/two".into()])), None);
+    }
+
+    #[test]
+    fn a_certificate_names_the_tenant_with_its_name_in_any_case_for_hosts_and_exactly_for_uris() {
+        let tenant = |name: &str, san: &str| {
+            format!(
+                "apiVersion: {}\nkind: InferenceTenant\nmetadata: {{ name: {name} }}\nspec: {{ clientCertificate: {{ san: \"{san}\" }} }}\n---\n",
+                crds::API_VERSION
+            )
+        };
+        let text = tenant("app", "spiffe://cluster/ns/A/sa/app") + &tenant("host", "Client.Example.com");
+        let snapshot = crate::load(&[SourceFile::new("f.yaml", &text)], &Lookup::Skip).expect("loads").snapshot;
+        let found = |name: &str| snapshot.tenant_of_certificate(&comparable_name(name)).map(|t| t.id.name.as_str());
+        assert_eq!(found("spiffe://cluster/ns/A/sa/app"), Some("app"));
+        assert_eq!(found("spiffe://cluster/ns/a/sa/app"), None);
+        assert_eq!(found("CLIENT.example.com"), Some("host"));
+        assert_eq!(found("other.example.com"), None);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use config::source::{FileWatch, WatchSettings, read_set, watch};
+use config::source::{FileChanges, FileWatch, WatchSettings, read_set, watch};
 use config::{Snapshot, limits};
 use policy::{Code, Diagnostic};
 
@@ -202,4 +202,32 @@ fn a_folder_of_links_to_itself_ends() {
     fs::write(root.path().join("a.yaml"), "").expect("writes");
     let set = read_set(&[root.path().to_path_buf()]).expect("reads");
     assert!(set.len() <= limits::FOLDER_DEPTH_MAX + 2, "{}", set.len());
+}
+
+#[tokio::test]
+async fn a_file_that_is_written_replaced_or_swapped_behind_a_link_is_a_reason_to_look() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tls.crt");
+    for version in ["..1", "..2"] {
+        fs::create_dir(folder.path().join(version)).expect("creates");
+        fs::write(folder.path().join(version).join("tls.crt"), version).expect("writes");
+    }
+    let link = |to: &str, name: &str| {
+        symlink(to, folder.path().join("..new")).expect("links");
+        fs::rename(folder.path().join("..new"), folder.path().join(name)).expect("renames");
+    };
+    link("..1", "..data");
+    link("..data/tls.crt", "tls.crt");
+    let mut changes = FileChanges::new(vec![path.clone()], EVENTS_ONLY);
+    let mut look = async |what: &str| {
+        tokio::time::timeout(PATIENCE, changes.next()).await.unwrap_or_else(|_| panic!("{what} is not noticed"));
+        fs::read_to_string(&path).expect("reads")
+    };
+    assert_eq!(look("the first state").await, "..1");
+    link("..2", "..data");
+    assert_eq!(look("a swap behind a link").await, "..2");
+    put(&path, "replaced");
+    assert_eq!(look("a file in the place of the link").await, "replaced");
+    fs::write(&path, "written").expect("writes");
+    assert_eq!(look("a file written in place").await, "written");
 }

@@ -98,17 +98,18 @@ pub struct Listener {
     pub pools: Vec<String>,
 }
 
-/// TLS of a listener. Files are relative to this file, PEM, and read again when they change.
+/// TLS of a listener: versions 1.2 and 1.3, HTTP/1.1. Files are relative to this file, PEM, and read again when they change;
+/// a broken state is refused, and the last good one stays.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Tls {
-    /// Certificate chain.
+    /// Certificate chain, the listener's own certificate first.
     #[schemars(length(min = 1))]
     pub cert_file: String,
-    /// Private key.
+    /// Private key, without a passphrase.
     #[schemars(length(min = 1))]
     pub key_file: String,
-    /// Authorities of client certificates; absent: none is asked for.
+    /// Authorities of client certificates: every client must show one of theirs. Absent: none is asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub client_ca_file: Option<String>,

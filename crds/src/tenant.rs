@@ -18,7 +18,7 @@ pub struct InferenceTenantSpec {
     /// A signed token that names this tenant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub jwt: Option<Jwt>,
-    /// A client certificate that names this tenant.
+    /// A client certificate that names this tenant, whatever key is sent too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_certificate: Option<ClientCertificate>,
     /// Limits over all requests of the tenant.
@@ -82,7 +82,8 @@ fn claim() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ClientCertificate {
-    /// A subject alternative name of the certificate, such as `spiffe://cluster/ns/alice/sa/app`.
+    /// A subject alternative name of the certificate: a URI such as `spiffe://cluster/ns/alice/sa/app`, compared exactly, or a
+    /// host name, compared without regard to case.
     #[schemars(length(min = 1))]
     pub san: String,
 }

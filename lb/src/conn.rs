@@ -1,5 +1,6 @@
 //! One client connection: takes requests off it, in order, until either side has had enough.
 
+use std::cell::RefCell;
 use std::io as std_io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -13,6 +14,7 @@ use crate::http1::rewrite::{push_decimal, push_header};
 use crate::http1::{RequestHead, Version};
 use crate::io::{self, Buf, Conn, Listener, Out, SizeClass, Stop, until};
 use crate::shard::Shard;
+use crate::tls::{Acceptor, Established, NotEstablished, Transport};
 
 /// After an answer that could not wait for the end of the request, this much more is read so that the client sees it.
 const LINGER_BYTES_MAX: usize = 1 << 20;
@@ -21,11 +23,20 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Rest after a failed accept (out of descriptors, mostly): the backlog keeps what comes meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
+/// What a listener of this thread makes of the connections it takes.
+#[derive(Debug)]
+pub(crate) struct Entrance {
+    /// The pools served there.
+    pub(crate) scope: Rc<PoolScope>,
+    /// What TLS connections are accepted with, replaced when the certificate changes; `None` for plain ones.
+    pub(crate) acceptor: RefCell<Option<Acceptor>>,
+}
+
 /// Takes connections for ever, or until the thread drains.
-pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, scope: Rc<PoolScope>) {
+pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, entrance: Rc<Entrance>) {
     loop {
         match listener.accept(&shard.reactor).await {
-            Ok((conn, peer)) => admit(&shard, conn, peer, &scope),
+            Ok((conn, peer)) => admit(&shard, conn, peer, &entrance),
             Err(_) if shard.draining.get() => return,
             Err(_) => {
                 shard.metrics.borrow_mut().accept_errors += 1;
@@ -35,7 +46,7 @@ pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, scope: Rc<PoolS
     }
 }
 
-fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, scope: &Rc<PoolScope>) {
+fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
     {
         let mut metrics = shard.metrics.borrow_mut();
         if metrics.connections_open >= shard.settings.connections_per_thread_max as u64 {
@@ -46,13 +57,17 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, scope: &Rc<PoolScope>)
         metrics.connections_open += 1;
     }
     let open = OpenConnection { shard: shard.clone() };
+    let Ok(conn) = Transport::accepted(conn, entrance.acceptor.borrow().as_ref()) else {
+        shard.metrics.borrow_mut().tls_handshakes_failed += 1;
+        return;
+    };
     let client = Client {
         conn,
         peer,
         inbox: Buf::pooled(SizeClass::Small),
         head: RequestHead::default(),
         out: Out::default(),
-        scope: scope.clone(),
+        scope: entrance.scope.clone(),
     };
     io::spawn(async move {
         if io::catching(serve(open.shard.clone(), client)).await.is_err() {
@@ -75,7 +90,7 @@ impl Drop for OpenConnection {
 /// A client connection and what has been received on it.
 #[derive(Debug)]
 pub(crate) struct Client {
-    pub(crate) conn: Conn,
+    pub(crate) conn: Transport,
     pub(crate) peer: SocketAddr,
     /// Received and not yet used; a request begins at its start.
     pub(crate) inbox: Buf,
@@ -88,6 +103,19 @@ pub(crate) struct Client {
 }
 
 async fn serve(shard: Rc<Shard>, mut client: Client) {
+    match client.conn.establish(shard.settings.request_head_timeout).await {
+        Ok(Established::Plain) => {}
+        Ok(Established::Tls) => shard.metrics.borrow_mut().tls_handshakes += 1,
+        Err(failed) => {
+            shard.metrics.borrow_mut().tls_handshakes_failed += 1;
+            match failed {
+                // Whoever is that slow is not told about it.
+                NotEstablished::TimedOut => {}
+                NotEstablished::Refused => client.drain_raw().await,
+            }
+            return;
+        }
+    }
     loop {
         match client.receive_head(&shard).await {
             Ok(Incoming::Request) => {}
@@ -171,7 +199,11 @@ impl Client {
         let watch = self.conn.watch_shared();
         let buf = std::mem::take(&mut self.inbox);
         let kept = buf.len();
-        match until(self.conn.recv(buf), leave_early, &watch).await {
+        let received = match &mut self.conn {
+            Transport::Plain(conn) => until(conn.recv(buf), leave_early, &watch).await,
+            Transport::Tls(conn) => until(conn.recv(buf), leave_early, &watch).await,
+        };
+        match received {
             Ok((Ok(n), buf)) => {
                 self.inbox = buf;
                 debug_assert!(self.inbox.len() == kept + n);
@@ -190,7 +222,10 @@ impl Client {
         let watch = self.conn.watch_shared();
         watch.arm(timeout);
         let out = std::mem::take(&mut self.out);
-        let sent = until(self.conn.send(out), None, &watch).await;
+        let sent = match &mut self.conn {
+            Transport::Plain(conn) => until(conn.send(out), None, &watch).await,
+            Transport::Tls(conn) => until(conn.send(out), None, &watch).await,
+        };
         watch.disarm();
         match sent {
             Ok((result, out)) => {
@@ -212,6 +247,21 @@ impl Client {
             match self.receive(None).await {
                 Ok(0) | Err(_) => return,
                 Ok(n) => read += n,
+            }
+        }
+    }
+
+    /// Ends our side below TLS, and reads on for a moment so that the alert that was sent arrives.
+    async fn drain_raw(mut self) {
+        let conn = self.conn.raw_mut();
+        conn.shutdown().await;
+        let watch = conn.watch_shared();
+        watch.arm(LINGER);
+        let mut read = 0;
+        while read < LINGER_BYTES_MAX {
+            match until(conn.recv(Buf::pooled(SizeClass::Medium)), None, &watch).await {
+                Ok((Ok(n), _)) if n > 0 => read += n,
+                Ok(_) | Err(_) => return,
             }
         }
     }

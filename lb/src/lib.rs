@@ -31,6 +31,7 @@ mod shard;
 mod sys;
 mod tags;
 mod tenant;
+mod tls;
 mod upstream;
 
 pub use io::{Driver, DriverInUse};

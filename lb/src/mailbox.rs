@@ -9,6 +9,7 @@ use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
+use crate::tls::Acceptor;
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
 pub(crate) const MAILBOX_MESSAGES_MAX: usize = 16_384;
@@ -48,6 +49,13 @@ pub(crate) enum ToShard {
     },
     /// What another data thread decided and saw.
     Peer(Arc<PeerBatch>),
+    /// Connections are accepted with this from now on; those that are open go on as they began.
+    Certificate {
+        /// Which listener, by its place in the options.
+        listener: usize,
+        /// What to accept with.
+        acceptor: Acceptor,
+    },
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.

@@ -86,6 +86,10 @@ pub(crate) struct Metrics {
     pub(crate) connections_open: u64,
     /// Client connections turned away for want of room.
     pub(crate) connections_refused: u64,
+    /// TLS handshakes that were done.
+    pub(crate) tls_handshakes: u64,
+    /// TLS handshakes that were refused, by either side, or not done in time.
+    pub(crate) tls_handshakes_failed: u64,
     /// Accepts that failed (out of descriptors, mostly).
     pub(crate) accept_errors: u64,
     /// Tasks that ended by a panic: each is a bug, and cost one connection.
@@ -137,6 +141,8 @@ impl Metrics {
         self.connections_accepted += other.connections_accepted;
         self.connections_open += other.connections_open;
         self.connections_refused += other.connections_refused;
+        self.tls_handshakes += other.tls_handshakes;
+        self.tls_handshakes_failed += other.tls_handshakes_failed;
         self.accept_errors += other.accept_errors;
         self.panics += other.panics;
         self.exchanges_open += other.exchanges_open;

@@ -18,14 +18,16 @@ use crds::server::DecisionHeaders;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::sync::mpsc;
 
+use crate::control::certificates::InUse;
 use crate::control::source::Source;
 use crate::control::status::Facts;
 use crate::control::{self, Ended, Target, journal};
 use crate::io::Driver;
 use crate::mailbox::{CONTROL_MESSAGES_MAX, ShardHandle};
 use crate::settings::{AccessLog, Settings};
-use crate::shard::{self, ShardSetup};
+use crate::shard::{self, Listening, ShardSetup};
 use crate::sys::{self, Waker};
+use crate::tls::{Certificate, Identity};
 
 /// Connections that wait to be accepted on one socket; the kernel caps it at `net.core.somaxconn`.
 const BACKLOG: i32 = 4_096;
@@ -37,8 +39,8 @@ const OPEN_FILES_FEW: u64 = 4_096;
 
 /// Everything that can be chosen about a server.
 pub(crate) struct Options {
-    /// Where requests come in, each with the pools served there.
-    pub(crate) listeners: Vec<(SocketAddr, PoolScope)>,
+    /// Where requests come in.
+    pub(crate) listeners: Vec<ListenerOptions>,
     /// Where the admin server listens; `None` for none.
     pub(crate) admin: Option<SocketAddr>,
     /// Data threads; `None` is one per core.
@@ -63,6 +65,23 @@ pub(crate) struct Options {
     pub(crate) sharing: Sharing,
     /// Called once when every endpoint is ready for the first time, with where to find the server.
     pub(crate) on_ready: Option<OnReady>,
+}
+
+/// Where requests come in, and how.
+pub(crate) struct ListenerOptions {
+    /// IP address and port.
+    pub(crate) address: SocketAddr,
+    /// The pools served there.
+    pub(crate) scope: PoolScope,
+    /// The certificate, where TLS is spoken, and what it is now.
+    pub(crate) tls: Option<(Certificate, Identity)>,
+}
+
+impl ListenerOptions {
+    /// Plain HTTP, all pools.
+    pub(crate) fn plain(address: SocketAddr) -> Self {
+        Self { address, scope: PoolScope::All, tls: None }
+    }
 }
 
 /// What is done once a server is ready.
@@ -151,6 +170,7 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
     drop(control);
     say_hello(&options, &bound, driver, threads, open_files_max);
 
+    let certificates = watched_certificates(options.listeners, &bound);
     let facts = Facts {
         driver,
         data_threads: threads,
@@ -168,6 +188,7 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
         access_log: options.access_log,
         drain_timeout: options.drain_timeout,
         facts,
+        certificates,
         on_ready,
     });
     match ended.map_err(|error| StartError::Io { what: "run the control thread or open the access log", error })? {
@@ -186,13 +207,24 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
     }
 }
 
+/// The certificates in use, to be watched.
+fn watched_certificates(listeners: Vec<ListenerOptions>, bound: &Bound) -> Vec<InUse> {
+    let in_use =
+        listeners.into_iter().zip(&bound.listeners).enumerate().filter_map(|(listener, (options, address))| {
+            let (certificate, identity) = options.tls?;
+            Some(InUse { listener, address: *address, certificate, identity })
+        });
+    in_use.collect()
+}
+
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 fn say_hello(options: &Options, bound: &Bound, driver: crate::io::DriverInUse, threads: usize, open_files_max: u64) {
-    for address in &bound.listeners {
-        journal::info("listening", &[("address", address), ("threads", &threads), ("driver", &driver)]);
+    for (address, listener) in bound.listeners.iter().zip(&options.listeners) {
+        let tls = if listener.tls.is_some() { "on" } else { "off" };
+        journal::info("listening", &[("address", address), ("tls", &tls), ("threads", &threads), ("driver", &driver)]);
     }
     if let Some(address) = &bound.admin {
         journal::info("admin server listening", &[("address", address)]);
@@ -231,13 +263,13 @@ fn settings(options: &Options, driver: crate::io::DriverInUse) -> Settings {
 }
 
 /// The sockets of one data thread.
-type Sockets = Vec<(TcpListener, PoolScope)>;
+type Sockets = Vec<Listening>;
 
 /// Binds every listener once for each data thread.
 fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), StartError> {
     let mut sockets: Vec<Sockets> = (0..threads).map(|_| Vec::with_capacity(options.listeners.len())).collect();
     let mut bound = Bound { listeners: Vec::with_capacity(options.listeners.len()), admin: None };
-    for (wanted, scope) in &options.listeners {
+    for ListenerOptions { address: wanted, scope, tls } in &options.listeners {
         let failed = |error| StartError::Bind { address: *wanted, error };
         if options.sharing == Sharing::Refused {
             // Without SO_REUSEPORT the kernel says so when anybody listens there, however they share it.
@@ -245,10 +277,11 @@ fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), 
         }
         let mut address = *wanted;
         for of_thread in &mut sockets {
-            let listener = bind(address, Reuse::Port).map_err(failed)?;
+            let socket = bind(address, Reuse::Port).map_err(failed)?;
             // The first thread finds a port for port 0, the others join it.
-            address = listener.local_addr().map_err(failed)?;
-            of_thread.push((listener, scope.clone()));
+            address = socket.local_addr().map_err(failed)?;
+            let acceptor = tls.as_ref().map(|(_, identity)| identity.acceptor.clone());
+            of_thread.push(Listening { socket, scope: scope.clone(), acceptor });
         }
         bound.listeners.push(address);
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io as std_io;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,7 +13,7 @@ use predictor::fleet::{self, Backend, Decided, Fleet};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
-use crate::conn;
+use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::endpoints::{Endpoint, Table};
 use crate::io::{self, Listener, Reactor};
@@ -23,6 +24,7 @@ use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, Plan};
 use crate::settings::Settings;
 use crate::sys;
+use crate::tls::Acceptor;
 
 /// How often batches for the other threads leave: they know within 5 ms.
 const PEER_FLUSH: Duration = Duration::from_millis(2);
@@ -41,8 +43,8 @@ pub(crate) struct ShardSetup {
     pub(crate) index: usize,
     /// Bounds and time-outs.
     pub(crate) settings: Arc<Settings>,
-    /// Its own listening sockets, each with the pools it serves.
-    pub(crate) listeners: Vec<(std::net::TcpListener, PoolScope)>,
+    /// Its own listening sockets.
+    pub(crate) listeners: Vec<Listening>,
     /// Its messages.
     pub(crate) mailbox: Receiver<ToShard>,
     /// What wakes it.
@@ -53,6 +55,15 @@ pub(crate) struct ShardSetup {
     pub(crate) peers: Vec<ShardHandle>,
     /// Bytes of request bodies that this thread may hold.
     pub(crate) body_bytes_max: usize,
+}
+
+/// A listening socket of one data thread.
+pub(crate) struct Listening {
+    pub(crate) socket: std::net::TcpListener,
+    /// The pools served there.
+    pub(crate) scope: PoolScope,
+    /// What TLS connections are accepted with; `None` for plain ones.
+    pub(crate) acceptor: Option<Acceptor>,
 }
 
 /// Everything a data thread owns. Borrowed only between two awaits, never across one.
@@ -125,20 +136,27 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     if !shard.peers.is_empty() {
         io::spawn(flush_peers(shard.clone()));
     }
-    let mut listening = Vec::new();
-    for (listener, scope) in setup.listeners {
-        let listener = Listener::from_std(listener)?;
-        listening.push(listener.raw_fd());
-        io::spawn(conn::accept(shard.clone(), listener, Rc::new(scope)));
+    let mut doors = Vec::new();
+    for Listening { socket, scope, acceptor } in setup.listeners {
+        let listener = Listener::from_std(socket)?;
+        let entrance = Rc::new(Entrance { scope: Rc::new(scope), acceptor: RefCell::new(acceptor) });
+        doors.push(Door { socket: listener.raw_fd(), entrance: entrance.clone() });
+        io::spawn(conn::accept(shard.clone(), listener, entrance));
     }
     let mailbox = setup.mailbox;
     let on_wake = {
         let shard = shard.clone();
-        move || shard.take_messages(&mailbox, &listening)
+        move || shard.take_messages(&mailbox, &doors)
     };
     // Messages may have come before the waker was watched.
     on_wake();
     reactor.serve(on_wake).await
+}
+
+/// What messages can do to a listener.
+struct Door {
+    socket: RawFd,
+    entrance: Rc<Entrance>,
 }
 
 /// A number that differs from thread to thread and from start to start.
@@ -172,7 +190,7 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 }
 
 impl Shard {
-    fn take_messages(&self, mailbox: &Receiver<ToShard>, listening: &[std::os::fd::RawFd]) {
+    fn take_messages(&self, mailbox: &Receiver<ToShard>, doors: &[Door]) {
         for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
             match message {
                 ToShard::Plan(plan) => self.apply(plan),
@@ -188,13 +206,18 @@ impl Shard {
                     }
                 }
                 ToShard::Peer(batch) => self.apply_batch(&batch),
+                ToShard::Certificate { listener, acceptor } => {
+                    if let Some(door) = doors.get(listener) {
+                        *door.entrance.acceptor.borrow_mut() = Some(acceptor);
+                    }
+                }
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
                 }
                 ToShard::Drain => {
                     self.draining.set(true);
-                    listening.iter().for_each(|&fd| sys::stop_listening(fd));
+                    doors.iter().for_each(|door| sys::stop_listening(door.socket));
                     self.tell_if_drained();
                 }
             }

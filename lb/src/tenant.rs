@@ -1,4 +1,7 @@
 //! Who calls: found from the credential, never from the body.
+//!
+//! A verified client certificate that names a tenant goes before any key: OpenAI clients always send some key, if only a
+//! made-up one. A certificate that names nobody leaves the word to the key.
 
 use config::Snapshot;
 use sha2::{Digest, Sha256};
@@ -10,6 +13,10 @@ use crate::error::Refused;
 pub(crate) fn tenant_of(snapshot: &Snapshot, client: &Client, bytes: &[u8]) -> Result<String, Refused> {
     if snapshot.tenants.is_empty() {
         return Ok("anonymous".into());
+    }
+    let names = client.conn.client_names();
+    if let Some(tenant) = names.iter().find_map(|name| snapshot.tenant_of_certificate(name)) {
+        return Ok(tenant.id.name.clone());
     }
     let headers = &client.head.headers;
     let bearer = headers.first(bytes, "authorization").and_then(|value| {

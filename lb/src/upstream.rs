@@ -200,7 +200,8 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, bytes: 
         to.extend_from_slice(b", ");
     }
     to.extend_from_slice(client.peer.ip().to_string().as_bytes());
-    to.extend_from_slice(b"\r\nx-forwarded-proto: http\r\n");
+    to.extend_from_slice(b"\r\n");
+    push_header(to, b"x-forwarded-proto", client.conn.scheme().as_str().as_bytes());
     if let Some(credential) = &spec.credential {
         push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
     }

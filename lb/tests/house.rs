@@ -129,6 +129,9 @@ fn the_runtimes_stay_in_their_rooms() {
         let control = path.starts_with(source.join("control")) || path.starts_with(source.join("cli"));
         let hyper = lines_with(&path, "hyper");
         assert!(control || hyper.is_empty(), "{}: hyper outside the control thread: {hyper:?}", path.display());
+        let tls = path.starts_with(source.join("tls"));
+        let rustls = lines_with(&path, "rustls");
+        assert!(tls || rustls.is_empty(), "{}: the TLS library is named outside tls/: {rustls:?}", path.display());
     }
     for folder in ["policy", "predictor", "crds"] {
         for path in sources(&root().join(folder).join("src")) {

@@ -15,6 +15,7 @@ use crate::node::Path;
 use crate::secret::Lookup;
 use crate::snapshot::{
     Classifier, ClassifierKind, ExampleTag, Jwt, KeywordTag, OnError, Scope, Snapshot, Tenant, WordBoundary,
+    comparable_name,
 };
 use crate::url::parse_base_url;
 
@@ -81,6 +82,20 @@ pub(super) fn check_keys(snapshot: &Snapshot, checked: &[Checked], findings: &mu
                 findings
                     .extend(document.map(|c| c.finding(Code::DuplicateName, &Path::spec().key("apiKeys"), message)));
             }
+        }
+    }
+}
+
+/// A certificate must name one tenant.
+pub(super) fn check_certificates(snapshot: &Snapshot, checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+    let mut owner: BTreeMap<String, &Tenant> = BTreeMap::new();
+    for tenant in &snapshot.tenants {
+        let Some(name) = &tenant.client_certificate_san else { continue };
+        if let Some(first) = owner.insert(comparable_name(name), tenant) {
+            let document = checked.iter().find(|c| c.id == tenant.id && matches!(c.document, Document::Tenant(_)));
+            let message = format!("the same name also belongs to the tenant `{}`", first.id);
+            let path = Path::spec().key("clientCertificate").key("san");
+            findings.extend(document.map(|c| c.finding(Code::DuplicateName, &path, message)));
         }
     }
 }

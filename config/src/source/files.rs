@@ -105,7 +105,7 @@ async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<
 }
 
 /// Waits for an event or the poll, and after an event for a quiet moment.
-async fn settled(changed: &Notify, settings: WatchSettings) {
+pub(super) async fn settled(changed: &Notify, settings: WatchSettings) {
     if timeout(settings.poll, changed.notified()).await.is_err() {
         return;
     }
@@ -138,13 +138,13 @@ fn may_matter(event: &notify::Event, roots: &[PathBuf]) -> bool {
 }
 
 /// Filesystem events of the folders that matter.
-struct Events {
+pub(super) struct Events {
     watcher: Option<RecommendedWatcher>,
     covered: BTreeSet<(PathBuf, bool)>,
 }
 
 impl Events {
-    fn new(changed: Arc<Notify>, paths: &[PathBuf]) -> Self {
+    pub(super) fn new(changed: Arc<Notify>, paths: &[PathBuf]) -> Self {
         let roots: Vec<PathBuf> = paths.iter().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone())).collect();
         // Beyond that, what the event says does not matter: the content is compared. Waking twice costs one reading.
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -158,7 +158,7 @@ impl Events {
     /// Watches every folder whose events may mean a change: of a file its folder (editors save by rename), of a folder
     /// itself with all below and its own folder (it may be replaced), of what is not there the nearest folder above that is.
     /// Whether anything is newly watched.
-    fn cover(&mut self, paths: &[PathBuf]) -> bool {
+    pub(super) fn cover(&mut self, paths: &[PathBuf]) -> bool {
         let mut wanted = BTreeSet::new();
         for path in paths {
             let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());

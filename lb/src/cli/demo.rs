@@ -5,14 +5,14 @@ use std::process::ExitCode;
 
 use clap::Args;
 use config::ServerFile;
-use config::snapshot::{PoolScope, StaticEndpoint};
+use config::snapshot::StaticEndpoint;
 use engine::Engine;
 
 use super::{parse_address, print_out, run_server, usage};
 use crate::control::Target;
 use crate::control::source::Source;
 use crate::io::Driver;
-use crate::server::{Bound, Options, Sharing};
+use crate::server::{Bound, ListenerOptions, Options, Sharing};
 
 /// The model that the simulated engines serve.
 const MODEL: &str = "demo";
@@ -51,7 +51,7 @@ impl Demo {
         let count = self.engines;
         let defaults = ServerFile::default();
         let code = run_server(Options {
-            listeners: vec![(self.listen, PoolScope::All)],
+            listeners: vec![ListenerOptions::plain(self.listen)],
             admin: Some(self.admin),
             data_threads: None,
             driver: self.driver,

@@ -8,8 +8,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use config::limits::FILE_BYTES_MAX;
-use config::server_file::{AccessLog, ResourceSource};
-use config::snapshot::{PoolScope, StaticEndpoint};
+use config::server_file::{AccessLog, Listener, ResourceSource};
+use config::snapshot::StaticEndpoint;
 use config::{Lookup, ServerFile, SourceFile};
 use crds::server::DataThreads;
 use policy::Diagnostic;
@@ -19,7 +19,8 @@ use super::{parse_address, run_server, usage};
 use crate::control::source::Source;
 use crate::control::{SERVERS_MAX, Target, parse_url};
 use crate::io::Driver;
-use crate::server::{Options, Sharing};
+use crate::server::{ListenerOptions, Options, Sharing};
+use crate::tls::Certificate;
 
 /// Run a gateway: from a file (`--config`), or over the servers given (`--listen ADDR URL...`).
 #[derive(Debug, Args)]
@@ -77,7 +78,7 @@ impl Serve {
         servers.dedup();
         let defaults = ServerFile::default();
         Ok(Options {
-            listeners: self.listen.into_iter().map(|address| (address, PoolScope::All)).collect(),
+            listeners: self.listen.into_iter().map(ListenerOptions::plain).collect(),
             admin: Some(self.admin),
             data_threads: self.threads.map(usize::from),
             driver: self.driver,
@@ -115,14 +116,13 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
             )));
         }
     };
-    if file.listeners.iter().any(|listener| listener.tls.is_some()) {
-        return Err(usage(format!("{}: tls of listeners is not supported by this version", path.display())));
-    }
+    let listeners = file.listeners.into_iter().map(|listener| with_certificate(path, listener));
+    let listeners = listeners.collect::<Result<_, _>>()?;
     // A server must not start without anything in force; later, a broken set leaves the last good one.
     let set = config::source::read_set(&paths).map_err(|findings| refused(&findings, &[]))?;
     config::load(&set, &Lookup::process()).map_err(|findings| refused(&findings, &set))?;
     Ok(Options {
-        listeners: file.listeners.into_iter().map(|listener| (listener.address, listener.pools)).collect(),
+        listeners,
         admin: Some(file.admin),
         data_threads: match file.data_threads {
             DataThreads::Auto => None,
@@ -143,6 +143,13 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
         sharing: Sharing::Allowed,
         on_ready: None,
     })
+}
+
+fn with_certificate(path: &Path, listener: Listener) -> Result<ListenerOptions, ExitCode> {
+    let Listener { address, tls, pools } = listener;
+    let bad = |error| usage(format!("{}: tls of the listener {address}: {error}", path.display()));
+    let tls = tls.map(Certificate::load).transpose().map_err(bad)?;
+    Ok(ListenerOptions { address, scope: pools, tls })
 }
 
 fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {

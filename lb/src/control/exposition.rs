@@ -47,6 +47,7 @@ impl Collector for Page {
         let mut out = Writer { encoder };
         self.process(&mut out)?;
         self.configuration(&mut out)?;
+        self.certificates(&mut out)?;
         self.connections(&mut out)?;
         self.requests(&mut out)?;
         self.tokens_and_times(&mut out)?;
@@ -165,6 +166,24 @@ impl Page {
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
 
+    fn certificates(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let certificates = &self.status.certificates;
+        let expiries = certificates
+            .in_use
+            .iter()
+            .filter_map(|(listener, expires)| Some((vec![("listener", listener.to_string())], (*expires)?)));
+        out.gauges(
+            "kinference_tls_certificate_expiry_seconds",
+            "When the certificate that a listener shows expires, in seconds since 1970",
+            expiries,
+        )?;
+        out.counter(
+            "kinference_tls_certificate_refusals",
+            "Changes of certificate files that were refused; the last good certificate stayed in force",
+            certificates.refusals,
+        )
+    }
+
     fn connections(&self, out: &mut Writer<'_>) -> fmt::Result {
         let m = &self.totals;
         out.gauge("kinference_downstream_connections_open", "Client connections open", m.connections_open)?;
@@ -173,6 +192,12 @@ impl Page {
             "kinference_downstream_connections_refused",
             "Client connections closed at once for want of room",
             m.connections_refused,
+        )?;
+        out.counter("kinference_tls_handshakes", "TLS handshakes that were done", m.tls_handshakes)?;
+        out.counter(
+            "kinference_tls_handshake_failures",
+            "TLS handshakes that were refused by either side or not done in time",
+            m.tls_handshakes_failed,
         )?;
         out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
         out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
@@ -347,7 +372,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::status::{ConfigStatus, Facts};
+    use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
     use crate::metrics::{Series, ShardReport};
@@ -360,6 +385,10 @@ mod tests {
             endpoints: Vec::new(),
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
+            certificates: CertificatesStatus {
+                in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
+                refusals: 4,
+            },
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,
@@ -404,6 +433,8 @@ mod tests {
             "kinference_draining 1",
             "kinference_config_refusals_total 3",
             "kinference_access_log_lines_lost_total 12",
+            r#"kinference_tls_certificate_expiry_seconds{listener="127.0.0.1:8443"} 1800000000"#,
+            "kinference_tls_certificate_refusals_total 4",
             "kinference_unresolved_host_names 1",
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,

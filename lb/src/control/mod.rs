@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+pub(crate) mod certificates;
 mod endpoints;
 mod exposition;
 mod fetch;
@@ -34,6 +35,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
+use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
@@ -70,6 +72,8 @@ pub(crate) struct Setup {
     pub drain_timeout: Duration,
     /// What is told about this process.
     pub facts: Facts,
+    /// The certificates of TLS listeners.
+    pub certificates: Vec<InUse>,
     /// Called once, when every endpoint is ready for the first time.
     pub on_ready: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -104,6 +108,7 @@ struct Control {
     registry: Registry,
     resolver: Resolver,
     endpoints: Endpoints,
+    certificates: Certificates,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
@@ -126,6 +131,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
     let mut snapshots = setup.source.start();
+    let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
@@ -134,6 +140,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         registry: Registry::default(),
         resolver,
         endpoints: Endpoints::new(sightings),
+        certificates,
         plan: None,
         in_force_since: None,
         refusals: 0,
@@ -164,6 +171,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
             }
             Some(sighting) = sighted.recv() => control.sighting(sighting),
+            Some(change) = changed_certificates.recv() => control.certificate(change),
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -263,6 +271,15 @@ impl Control {
         }
     }
 
+    fn certificate(&mut self, change: certificates::Change) {
+        let Some((listener, acceptor)) = self.certificates.take(change) else { return };
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Certificate { listener, acceptor: acceptor.clone() }).is_err() {
+                journal::error("a data thread is stuck and misses a certificate", &[("thread", &index)]);
+            }
+        }
+    }
+
     /// The same snapshot with what has been found out about names and restarts since.
     fn replan(&mut self) {
         if let Some(plan) = &self.plan {
@@ -343,6 +360,7 @@ impl Control {
                 refusals: self.refusals,
                 last_refusal: self.last_refusal.clone(),
             },
+            certificates: self.certificates.status(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

@@ -1,5 +1,6 @@
 //! What the control thread knows, as handed to the admin server.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -51,9 +52,19 @@ pub(crate) struct Status {
     /// Host names that cannot be resolved, and why.
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
+    pub certificates: CertificatesStatus,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
+}
+
+/// The certificates of TLS listeners.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct CertificatesStatus {
+    /// Of each TLS listener: where it is, and when what it shows expires, in seconds since 1970.
+    pub in_use: Vec<(SocketAddr, Option<i64>)>,
+    /// Changes of files that were refused.
+    pub refusals: u64,
 }
 
 /// What is in force and what is not.

@@ -79,7 +79,8 @@ impl Out {
         self.parts.is_empty()
     }
 
-    fn slices(&self) -> impl Iterator<Item = &[u8]> {
+    /// The pieces, in order.
+    pub(crate) fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().map(|part| match part {
             // A range past the end is a bug of ours; it sends nothing rather than panics.
             Part::Small(range) => self.small.get(range.clone()).unwrap_or_default(),

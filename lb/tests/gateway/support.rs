@@ -1,8 +1,13 @@
 //! What every test needs: a gateway process, engines, a client that speaks bytes, and waits that end.
 
+// The paths are written out so that other test binaries can include this file too.
+#[path = "support/client.rs"]
 pub(crate) mod client;
+#[path = "support/engines.rs"]
 pub(crate) mod engines;
+#[path = "support/gateway.rs"]
 pub(crate) mod gateway;
+#[path = "support/scripted.rs"]
 pub(crate) mod scripted;
 
 use std::time::{Duration, Instant};

@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::PATIENCE;
 
-/// A connection to a server.
+/// A connection to a server; over TLS where `S` is.
 #[derive(Debug)]
-pub(crate) struct Client {
-    stream: TcpStream,
+pub(crate) struct Client<S = TcpStream> {
+    stream: S,
     /// Received and not yet used.
     received: Vec<u8>,
 }
@@ -22,6 +22,8 @@ pub(crate) enum Ending {
     Closed,
     /// By a reset.
     Reset,
+    /// Over TLS: without the word that it was all.
+    CutOff,
 }
 
 /// An answer.
@@ -80,7 +82,7 @@ impl Client {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream.set_nodelay(true).unwrap();
-        Self { stream, received: Vec::new() }
+        Self::over(stream)
     }
 
     /// Connects and sends.
@@ -90,8 +92,20 @@ impl Client {
         client
     }
 
-    /// The socket, for tests that treat it badly.
-    pub(crate) fn stream(&self) -> &TcpStream {
+    /// Closes the sending side.
+    pub(crate) fn end_sending(&self) {
+        self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Speaks over a stream that is ready.
+    pub(crate) fn over(stream: S) -> Self {
+        Self { stream, received: Vec::new() }
+    }
+
+    /// What it speaks over, for tests that treat it badly.
+    pub(crate) fn stream(&self) -> &S {
         &self.stream
     }
 
@@ -103,11 +117,6 @@ impl Client {
     /// Sends each byte in a segment of its own.
     pub(crate) fn send_byte_wise(&mut self, bytes: impl AsRef<[u8]>) {
         bytes.as_ref().iter().for_each(|byte| self.send([*byte]));
-    }
-
-    /// Closes the sending side.
-    pub(crate) fn end_sending(&self) {
-        self.stream.shutdown(Shutdown::Write).unwrap();
     }
 
     /// One more read; 0 at the end.
@@ -201,6 +210,7 @@ impl Client {
                 Ok(0) => break Ending::Closed,
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => break Ending::Reset,
+                Err(error) if error.kind() == ErrorKind::UnexpectedEof => break Ending::CutOff,
                 Err(error) => panic!("the connection does not end: {error}, behind {:?}", self.shown()),
             }
         };

@@ -25,6 +25,10 @@ pub(crate) struct Setup {
     pub(crate) resources: String,
     /// Further lines of the server's own file.
     pub(crate) server: String,
+    /// Further fields of the listener, each with a comma before it.
+    pub(crate) listener: String,
+    /// Further files beside the server's own, by name.
+    pub(crate) files: Vec<(String, String)>,
     /// Secrets that documents refer to.
     pub(crate) environment: Vec<(String, String)>,
     /// Endpoints that must be ready before the test begins.
@@ -34,7 +38,15 @@ pub(crate) struct Setup {
 impl Setup {
     /// One data thread over these documents; waits for one ready endpoint.
     pub(crate) fn new(resources: String) -> Self {
-        Self { threads: 1, resources, server: String::new(), environment: Vec::new(), endpoints: 1 }
+        Self {
+            threads: 1,
+            resources,
+            server: String::new(),
+            listener: String::new(),
+            files: Vec::new(),
+            environment: Vec::new(),
+            endpoints: 1,
+        }
     }
 
     /// With further lines in the server's own file.
@@ -109,10 +121,13 @@ impl Gateway {
         fs::create_dir(folder.path().join("resources")).unwrap();
         fs::write(folder.path().join("resources/all.yaml"), &setup.resources).unwrap();
         let server = format!(
-            "listeners: [{{ address: \"127.0.0.1:0\" }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
+            "listeners: [{{ address: \"127.0.0.1:0\"{} }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
              resources: [./resources]\naccessLog: {{ path: access.log }}\n{}",
-            setup.threads, setup.server
+            setup.listener, setup.threads, setup.server
         );
+        for (name, content) in &setup.files {
+            fs::write(folder.path().join(name), content).unwrap();
+        }
         let config = folder.path().join("kinference.yaml");
         fs::write(&config, server).unwrap();
         let mut command = Command::new(PROGRAM);
