@@ -8,8 +8,8 @@ use crds::server::DecisionHeaders;
 use policy::{Api, Streaming};
 use predictor::fleet::{Attempt, Ended};
 
-use crate::body::{self, Message, NoBody};
-use crate::conn::{Client, LocalAnswer};
+use crate::body::{self, CODINGS_ACCEPTED, Inspection, Message, NoBody};
+use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
 use crate::error::{Refused, UpstreamError};
 use crate::flight::{Flight, Retry};
@@ -21,7 +21,7 @@ use crate::io;
 use crate::local;
 use crate::mailbox::Failure;
 use crate::openai::edit::{Edits, UsageAsked, usage_asked};
-use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options};
+use crate::openai::request::{Delivery, Purpose, Request, api_of_path, has_stream_options, purpose_of};
 use crate::plan::{EndpointId, Plan};
 use crate::record::Record;
 use crate::shard::Shard;
@@ -107,7 +107,7 @@ async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, re
     let plan = shard.plan.borrow().clone();
     let after = match plan {
         None => refuse(shard, client, record, &Refused::NotConfigured).await,
-        Some(plan) => match read(client, &plan, &message, record) {
+        Some(plan) => match understand(shard, client, &plan, &mut message, record).await {
             Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
             Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
             Err(refused) => refuse(shard, client, record, &refused).await,
@@ -124,28 +124,63 @@ enum Read<'a> {
 }
 
 /// Steps 2 to 4: path, caller, body, pool, tags.
-fn read<'a>(client: &Client, plan: &'a Arc<Plan>, message: &Message, record: &mut Record) -> Result<Read<'a>, Refused> {
+async fn understand<'a>(
+    shard: &Shard,
+    client: &Client,
+    plan: &'a Arc<Plan>,
+    message: &mut Message,
+    record: &mut Record,
+) -> Result<Read<'a>, Refused> {
+    if let Some(answer) = read_head(client, plan, message, record)? {
+        return Ok(Read::Local(answer));
+    }
+    let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
+    body::decode(shard, client, message, inspection).await?;
+    Ok(Read::Route(Box::new(read_body(client, plan, message, record)?)))
+}
+
+/// Path and caller; the answer where it needs no upstream.
+fn read_head(
+    client: &Client,
+    plan: &Plan,
+    message: &Message,
+    record: &mut Record,
+) -> Result<Option<local::Answer>, Refused> {
     let bytes = &message.bytes;
-    let target = origin_form(client.head.target.of(bytes));
-    let path = path_of(target);
+    let path = path_of(origin_form(client.head.target.of(bytes)));
     record.entry.method = String::from_utf8_lossy(client.head.method_name.of(bytes)).into_owned();
     record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
     let tenant = tenant_of(&plan.snapshot, client, bytes)?;
-    record.entry.tenant.clone_from(&tenant);
+    record.entry.tenant = tenant;
     if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
-        return Ok(Read::Local(answer));
+        return Ok(Some(answer));
     }
-    let api = api_of_path(path);
-    record.api = api;
-    if api != Api::Other && client.head.method != Method::Post {
-        return Err(Refused::Method("POST"));
+    record.api = api_of_path(path);
+    match client.head.method {
+        Method::Post => {}
+        // What follows a tunnel's head is no HTTP, and there are no tunnels through here.
+        Method::Other if client.head.method_name.of(bytes) == b"CONNECT" => {
+            return Err(Refused::Method("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        }
+        Method::Get | Method::Head | Method::Options | Method::Other if record.api == Api::Other => {}
+        Method::Get | Method::Head | Method::Options | Method::Other => return Err(Refused::Method("POST")),
     }
-    let encoding = client.head.headers.first(bytes, "content-encoding");
-    if api != Api::Other && encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        return Err(Refused::ContentEncoding);
-    }
-    let request = match Request::parse(message.body()) {
-        Ok(request) => request,
+    Ok(None)
+}
+
+/// Body, pool, tags.
+fn read_body<'a>(
+    client: &Client,
+    plan: &'a Arc<Plan>,
+    message: &Message,
+    record: &mut Record,
+) -> Result<Routed<'a>, Refused> {
+    let target = origin_form(client.head.target.of(&message.bytes));
+    let path = path_of(target);
+    let api = record.api;
+    let content_type = client.head.headers.first(&message.bytes, "content-type").unwrap_or_default();
+    let request = match Request::read(api, content_type, message.body()) {
+        Ok(request) => Request { purpose: purpose_of(api, path), ..request },
         // Other paths need no model: any ready endpoint may know what to do with them.
         Err(_) if api == Api::Other => Request::default(),
         Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
@@ -164,7 +199,8 @@ fn read<'a>(client: &Client, plan: &'a Arc<Plan>, message: &Message, record: &mu
     record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    Ok(Read::Route(Box::new(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })))
+    let tenant = record.entry.tenant.clone();
+    Ok(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })
 }
 
 /// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
@@ -190,7 +226,7 @@ async fn route(
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let mut flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
+        let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
         let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
         let upstream = Upstream {
             endpoint: &choice.endpoint,
@@ -276,6 +312,14 @@ async fn conclude(
     }
 }
 
+/// How the answer comes, for the predictor: only the stream of a prompt tells when prompts are read.
+fn taught_by(request: &Request) -> Delivery {
+    match request.purpose {
+        Purpose::Generate => request.delivery,
+        Purpose::Read | Purpose::Other => Delivery::Whole,
+    }
+}
+
 /// nginx's status for a client that left; only in logs and metrics.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
@@ -350,6 +394,7 @@ async fn deliver(
         model_shown: shown_model(routed, &choice),
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },
+        event_names: event_names(routed.api),
         request_id: record.entry.request_id.clone(),
         decision_headers: decision_headers(shard, record),
         after: keep_alive(shard, client),
@@ -367,8 +412,11 @@ async fn deliver(
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
         cached_tokens: tokens(usage.cached_tokens),
-        // Embeddings and the like have no output tokens: their whole answer is what a first token is elsewhere.
-        completion_tokens: tokens(usage.completion_tokens).or((routed.api == Api::Embeddings).then_some(1)),
+        completion_tokens: match routed.request.purpose {
+            Purpose::Generate => tokens(usage.completion_tokens),
+            Purpose::Read => Some(1),
+            Purpose::Other => None,
+        },
     };
     let (outcome, ended) = match end {
         End::Complete if status < 400 => ("ok", completed),
@@ -388,6 +436,10 @@ async fn deliver(
         End::ClientGone => After::Abort,
         End::Complete | End::ErrorEvent | End::Truncated(_) => after,
     }
+}
+
+fn event_names(api: Api) -> EventNames {
+    if matches!(api, Api::Responses | Api::Messages) { EventNames::Present } else { EventNames::Absent }
 }
 
 fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
@@ -464,6 +516,9 @@ async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused
     }
     if let Refused::Method(allow) = refused {
         headers.push(("allow", allow.as_bytes()));
+    }
+    if *refused == Refused::ContentEncoding {
+        headers.push(("accept-encoding", CODINGS_ACCEPTED.as_bytes()));
     }
     let with_body = client.head.method != Method::Head;
     client.put_answer(&LocalAnswer { status: refused.status(), body: &body, headers: &headers, after, with_body });
