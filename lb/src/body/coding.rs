@@ -179,7 +179,9 @@ impl<'a> Gzip<'a> {
             self.inside = false;
             let (trailer, rest) = self.inflate.rest.split_first_chunk::<8>().ok_or(CUT_OFF)?;
             let [a, b, c, d, e, f, g, h] = *trailer;
-            if u32::from_le_bytes([a, b, c, d]) != self.crc.sum() || u32::from_le_bytes([e, f, g, h]) != self.crc.amount() {
+            if u32::from_le_bytes([a, b, c, d]) != self.crc.sum()
+                || u32::from_le_bytes([e, f, g, h]) != self.crc.amount()
+            {
                 return Err(CORRUPT);
             }
             self.inflate.rest = rest;
@@ -324,9 +326,12 @@ mod tests {
     fn one_coding_is_understood_and_a_stack_is_not() {
         assert_eq!(named(""), Named::Plain);
         assert_eq!(named("Content-Encoding: identity\r\n"), Named::Plain);
-        for (text, coding) in
-            [("gzip", Coding::Gzip), ("X-GZIP", Coding::Gzip), ("deflate", Coding::Deflate), ("identity, zstd", Coding::Zstd)]
-        {
+        for (text, coding) in [
+            ("gzip", Coding::Gzip),
+            ("X-GZIP", Coding::Gzip),
+            ("deflate", Coding::Deflate),
+            ("identity, zstd", Coding::Zstd),
+        ] {
             assert_eq!(named(&format!("content-encoding: {text}\r\n")), Named::Known(coding), "{text}");
         }
         for text in ["br", "gzip, gzip", "gzip\r\nContent-Encoding: zstd", "compress", "gzip;q=1"] {

@@ -19,11 +19,7 @@ pub(crate) fn boundary(content_type: &[u8]) -> Option<&[u8]> {
 }
 
 /// Calls `each(name, range of the value)` for every field that is not a file. `None` when `body` is no whole form.
-pub(crate) fn fields<'a>(
-    body: &'a [u8],
-    boundary: &[u8],
-    mut each: impl FnMut(&'a [u8], Range<usize>),
-) -> Option<()> {
+pub(crate) fn fields<'a>(body: &'a [u8], boundary: &[u8], mut each: impl FnMut(&'a [u8], Range<usize>)) -> Option<()> {
     let delimiter = [b"\r\n--", boundary].concat();
     let finder = memmem::Finder::new(&delimiter);
     let mut at = first_part(body, &delimiter, &finder)?;
@@ -186,7 +182,9 @@ mod tests {
         ] {
             assert_eq!(boundary(text.as_bytes()), Some(&b"a-b"[..]), "{text}");
         }
-        for text in ["application/json", "multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed; boundary=a"] {
+        for text in
+            ["application/json", "multipart/form-data", "multipart/form-data; boundary=", "multipart/mixed; boundary=a"]
+        {
             assert_eq!(boundary(text.as_bytes()), None, "{text}");
         }
     }
