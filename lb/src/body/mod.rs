@@ -177,10 +177,8 @@ pub(crate) enum Inspection {
     WherePossible,
 }
 
-/// Bytes that are made at a time.
+/// Bytes that are made before the other connections get a turn: half a millisecond of gzip, a whole one of zstd.
 const STEP_BYTES: usize = SizeClass::Large.bytes();
-/// Other connections get a turn after so many steps, which take about a millisecond.
-const STEPS_PER_TURN: u32 = 4;
 
 /// Decodes the body, under the same limit and budget, where it is compressed and is to be read.
 pub(crate) async fn decode(
@@ -202,11 +200,18 @@ pub(crate) async fn decode(
     }
     let limit = shard.settings.request_body_bytes_max;
     let mut budget = std::mem::replace(&mut message.budget, Budget::new(&shard.body_memory));
-    let whole = decoded(message, coding, limit, &mut budget).await?;
-    message.body_end = whole.len();
-    message.bytes = whole;
-    message.encoding = BodyEncoding::Removed;
-    budget.shrink_to(message.body_end - message.body_start);
+    let sent_bytes = budget.bytes();
+    match (decoded(message, coding, limit, &mut budget).await, inspection) {
+        (Ok(whole), _) => {
+            message.body_end = whole.len();
+            message.bytes = whole;
+            message.encoding = BodyEncoding::Removed;
+            budget.shrink_to(message.body_end - message.body_start);
+        }
+        // Whoever gets it may see more in it.
+        (Err(Refused::ContentCoding(_)), Inspection::WherePossible) => budget.shrink_to(sent_bytes),
+        (Err(refused), _) => return Err(refused),
+    }
     message.budget = budget;
     Ok(())
 }
@@ -225,7 +230,6 @@ async fn decoded(message: &Message, coding: Coding, limit: usize, budget: &mut B
     }
     let mut decoder = Decoder::new(coding, message.body());
     let mut made = vec![0; STEP_BYTES];
-    let mut steps = 0;
     loop {
         match decoder.step(&mut made).map_err(|Broken(why)| Refused::ContentCoding(why))? {
             Step::Made(bytes) => {
@@ -237,10 +241,7 @@ async fn decoded(message: &Message, coding: Coding, limit: usize, budget: &mut B
             }
             Step::End => return Ok(whole),
         }
-        steps += 1;
-        if steps % STEPS_PER_TURN == 0 {
-            give_way().await;
-        }
+        give_way().await;
     }
 }
 

@@ -35,7 +35,7 @@ fn answering_on_word() -> (Backend, Sender<()>) {
     let (word, words) = channel();
     let words: Mutex<Receiver<()>> = Mutex::new(words);
     let backend = Backend::start(move |_, stream| {
-        let given = words.lock().map(|words| words.recv().is_ok()).unwrap_or(false);
+        let given = words.lock().is_ok_and(|words| words.recv().is_ok());
         if given { stream.write_all(document("{}").as_bytes()) } else { crate::backend::close() }
     });
     (backend, word)

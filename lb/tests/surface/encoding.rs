@@ -184,7 +184,11 @@ fn other_paths_are_read_where_they_can_be_and_pass_as_they_are_where_not(driver:
     };
     let read = ask("Content-Type: application/json; charset=utf-8\r\nContent-Encoding: gzip\r\n");
     assert_eq!((read.text(), read.header("content-encoding")), (r#"{"model":"tiny"}"#, None));
-    for headers in ["Content-Encoding: gzip\r\n", "Content-Type: application/json\r\nContent-Encoding: br\r\n"] {
+    for headers in [
+        "Content-Encoding: gzip\r\n",
+        "Content-Type: application/json\r\nContent-Encoding: br\r\n",
+        "Content-Type: application/json\r\nContent-Encoding: zstd\r\n",
+    ] {
         let passed = ask(headers);
         assert_eq!(passed.body, body);
         assert!(passed.header("content-encoding").is_some());

@@ -5,11 +5,13 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 
 use crate::backend::{ALIAS, Backend, MODEL};
-use crate::support::{Driver, Setup, stream};
+use crate::support::client::request;
+use crate::support::{Client, Driver, Setup, stream};
 
 on_both_drivers![
     a_silent_stream_is_pinged_between_its_events_and_only_there,
     a_renamed_stream_is_pinged_between_the_events_the_client_sees,
+    a_client_of_http_1_0_is_pinged_as_well,
     pings_do_not_keep_a_dead_engine_alive,
     nobody_is_pinged_unasked,
     what_cannot_hold_a_comment_gets_none,
@@ -83,6 +85,18 @@ fn a_renamed_stream_is_pinged_between_the_events_the_client_sees(driver: Driver)
     assert_eq!(client.chunk(), PING.as_bytes());
     go_on.send(()).unwrap();
     assert_eq!(client.body_of(head).text().replace(PING, ""), shown);
+}
+
+fn a_client_of_http_1_0_is_pinged_as_well(driver: Driver) {
+    let (backend, go_on) = silent(CHUNKED, &chunk(EVENT), &(chunk(EVENT) + "0\r\n\r\n"));
+    let gateway = Setup::new(backend.documents()).server("streamPing: 100ms").start(driver);
+    let asked = request("/v1/chat/completions", "", &stream(MODEL, 3)).replacen("HTTP/1.1", "HTTP/1.0", 1);
+    let mut client = Client::sending(gateway.address, asked);
+    assert_eq!(client.head().header("transfer-encoding"), None);
+    assert_eq!(client.read_through(PING.as_bytes()), [EVENT, PING].concat().as_bytes());
+    assert_eq!(client.read_through(PING.as_bytes()), PING.as_bytes());
+    go_on.send(()).unwrap();
+    assert_eq!(String::from_utf8(client.rest().0).unwrap().replace(PING, ""), EVENT);
 }
 
 fn pings_do_not_keep_a_dead_engine_alive(driver: Driver) {
