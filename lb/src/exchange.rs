@@ -1,14 +1,13 @@
 //! One request, in eight steps.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use config::snapshot::{Pool, ResponseModel};
+use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
 use policy::{Api, Streaming};
 use predictor::fleet::{Attempt, Ended};
 
-use crate::body::{self, CODINGS_ACCEPTED, Inspection, Message, NoBody};
+use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
 use crate::error::{Refused, UpstreamError};
@@ -16,16 +15,15 @@ use crate::flight::{Flight, Retry};
 use crate::forward::{self, Cut, End, Forwarded, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
-use crate::http1::target::{origin_form, path_of, upstream_target};
 use crate::io;
 use crate::local;
 use crate::mailbox::Failure;
-use crate::openai::edit::{Edits, UsageAsked, usage_asked};
-use crate::openai::request::{Delivery, Purpose, Request, api_of_path, has_stream_options, purpose_of};
-use crate::plan::{EndpointId, Plan};
+use crate::openai::edit::{Edits, UsageAsked};
+use crate::openai::request::{Delivery, Purpose, Request};
+use crate::plan::EndpointId;
 use crate::record::Record;
+use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
-use crate::tenant::tenant_of;
 use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
 
 /// What becomes of the client connection.
@@ -89,25 +87,13 @@ impl Drop for OpenExchange {
     }
 }
 
-/// A request that is read and belongs to a pool.
-struct Routed<'a> {
-    plan: &'a Plan,
-    pool: &'a Pool,
-    api: Api,
-    request: Request,
-    tenant: String,
-    tags: Vec<&'a str>,
-    target: Vec<u8>,
-    usage_asked: UsageAsked,
-}
-
 async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
     let rest = message.take_rest();
     // One exchange pins one plan: what it was decided by is what it ends by.
     let plan = shard.plan.borrow().clone();
     let after = match plan {
         None => refuse(shard, client, record, &Refused::NotConfigured).await,
-        Some(plan) => match understand(shard, client, &plan, &mut message, record).await {
+        Some(plan) => match routed::read(shard, client, &plan, &mut message, record).await {
             Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
             Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
             Err(refused) => refuse(shard, client, record, &refused).await,
@@ -115,92 +101,6 @@ async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, re
     };
     client.inbox = rest;
     after
-}
-
-/// What a request turns out to be.
-enum Read<'a> {
-    Route(Box<Routed<'a>>),
-    Local(local::Answer),
-}
-
-/// Steps 2 to 4: path, caller, body, pool, tags.
-async fn understand<'a>(
-    shard: &Shard,
-    client: &Client,
-    plan: &'a Arc<Plan>,
-    message: &mut Message,
-    record: &mut Record,
-) -> Result<Read<'a>, Refused> {
-    if let Some(answer) = read_head(client, plan, message, record)? {
-        return Ok(Read::Local(answer));
-    }
-    let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
-    body::decode(shard, client, message, inspection).await?;
-    Ok(Read::Route(Box::new(read_body(client, plan, message, record)?)))
-}
-
-/// Path and caller; the answer where it needs no upstream.
-fn read_head(
-    client: &Client,
-    plan: &Plan,
-    message: &Message,
-    record: &mut Record,
-) -> Result<Option<local::Answer>, Refused> {
-    let bytes = &message.bytes;
-    let path = path_of(origin_form(client.head.target.of(bytes)));
-    record.entry.method = String::from_utf8_lossy(client.head.method_name.of(bytes)).into_owned();
-    record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
-    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
-    record.entry.tenant = tenant;
-    if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
-        return Ok(Some(answer));
-    }
-    record.api = api_of_path(path);
-    match client.head.method {
-        Method::Post => {}
-        // What follows a tunnel's head is no HTTP, and there are no tunnels through here.
-        Method::Other if client.head.method_name.of(bytes) == b"CONNECT" => {
-            return Err(Refused::Method("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
-        }
-        Method::Get | Method::Head | Method::Options | Method::Other if record.api == Api::Other => {}
-        Method::Get | Method::Head | Method::Options | Method::Other => return Err(Refused::Method("POST")),
-    }
-    Ok(None)
-}
-
-/// Body, pool, tags.
-fn read_body<'a>(
-    client: &Client,
-    plan: &'a Arc<Plan>,
-    message: &Message,
-    record: &mut Record,
-) -> Result<Routed<'a>, Refused> {
-    let target = origin_form(client.head.target.of(&message.bytes));
-    let path = path_of(target);
-    let api = record.api;
-    let content_type = client.head.headers.first(&message.bytes, "content-type").unwrap_or_default();
-    let request = match Request::read(api, content_type, message.body()) {
-        Ok(request) => Request { purpose: purpose_of(api, path), ..request },
-        // Other paths need no model: any ready endpoint may know what to do with them.
-        Err(_) if api == Api::Other => Request::default(),
-        Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
-    };
-    record.entry.model = request.model.chars().take(200).collect();
-    record.entry.stream = request.delivery == Delivery::Streamed;
-    let (pool_index, pool) = if request.model.is_empty() {
-        local::first_pool(&plan.snapshot, &client.scope).ok_or(Refused::NoEndpointForPath)?
-    } else {
-        decide::pool_of(&plan.snapshot, &request.model, &client.scope)?
-    };
-    record.entry.pool = pool.id.to_string();
-    record.known_model = !request.model.is_empty();
-    let tags =
-        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
-    record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
-    let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
-    let target = upstream_target(api, target, path);
-    let tenant = record.entry.tenant.clone();
-    Ok(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })
 }
 
 /// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
