@@ -48,6 +48,9 @@ pub const REQUEST_HEAD_BYTES: (u64, u64) = (8 << 10, 1 << 20);
 /// Endpoints of one process: what the prefix index can tell apart (`predictor::prefix::index::ENDPOINTS_MAX`).
 pub const ENDPOINTS_MAX: u32 = 1_024;
 
+/// Shortest interval of pings in a silent stream: below, they are more than the answer.
+pub const STREAM_PING_MIN: Duration = Duration::from_millis(100);
+
 // ---- the data plane ----
 
 /// Most headers of one message head. Browsers and SDKs send under 40; proxies in front add a few.
@@ -58,6 +61,15 @@ pub const SSE_EVENT_BYTES_MAX: usize = 1 << 20;
 
 /// Longest JSON answer that is collected to be read (usage, model name). Longer ones pass unread.
 pub const RESPONSE_DOCUMENT_BYTES_MAX: usize = 8 << 20;
+
+/// Largest window of a zstd request body: what RFC 9659 lets senders of `Content-Encoding: zstd` use.
+pub const ZSTD_WINDOW_BYTES_MAX: usize = 8 << 20;
+
+/// Most parts of a multipart form; vLLM's own web framework stops at 1000 files and 1000 fields.
+pub const FORM_PARTS_MAX: usize = 2_000;
+
+/// Longest header section of a part of a form. Browsers and SDKs send two or three short lines.
+pub const FORM_PART_HEAD_BYTES_MAX: usize = 8 << 10;
 
 /// Tokens that an engine prefills in one step where it does not say (vLLM's default on most GPUs).
 pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;

@@ -8,7 +8,7 @@ use crds::server::{DataThreads, DecisionHeaders, ServerSpec};
 use policy::{Code, Diagnostic, Severity};
 
 use crate::check::Checker;
-use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES};
+use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES, STREAM_PING_MIN};
 use crate::load::{SourceFile, documents};
 use crate::lower::settle;
 use crate::node::{Path, RawDocument};
@@ -33,6 +33,8 @@ pub struct ServerFile {
     pub access_log: AccessLog,
     /// Whether answers say where they come from.
     pub decision_headers: DecisionHeaders,
+    /// Silence of an engine within a stream after which the client is sent a comment; `None` = never.
+    pub stream_ping: Option<Duration>,
     /// How long running requests may take to end when the process is asked to stop.
     pub drain_timeout: Duration,
 }
@@ -219,6 +221,7 @@ fn build(raw: &RawDocument, spec: &ServerSpec, findings: &mut Vec<Diagnostic>) -
             path => AccessLog::File(folder.join(path)),
         },
         decision_headers: spec.decision_headers,
+        stream_ping: spec.stream_ping.map(|interval| interval.0),
         drain_timeout: spec.drain_timeout.0,
     }
 }
@@ -258,6 +261,10 @@ fn check(raw: &RawDocument, spec: &ServerSpec, built: &ServerFile, findings: &mu
         let (low, high) = (crds::value::Bytes(low), crds::value::Bytes(high));
         let message = format!("{} is not between {low} and {high}", spec.limits.request_head);
         findings.push(raw.finding(Code::OutOfRange, &limits.key("requestHead"), message));
+    }
+    if let Some(interval) = spec.stream_ping.filter(|interval| interval.0 < STREAM_PING_MIN) {
+        let message = format!("{interval} is shorter than {}", crds::value::Duration(STREAM_PING_MIN));
+        findings.push(raw.finding(Code::OutOfRange, &root.key("streamPing"), message));
     }
     let t = &spec.timeouts;
     let timeouts = [
@@ -323,6 +330,16 @@ drainTimeout: 10m
             findings.iter().map(|f| (f.code, f.path.as_str())).collect::<Vec<_>>(),
             [(Code::ExactlyOneOf, "resources")]
         );
+    }
+
+    #[test]
+    fn pings_are_off_unless_asked_for_and_never_a_flood() {
+        assert_eq!(load("").expect("loads").stream_ping, None);
+        assert_eq!(load("streamPing: 15s\n").expect("loads").stream_ping, Some(Duration::from_secs(15)));
+        for text in ["streamPing: 0s\n", "streamPing: 99ms\n"] {
+            let findings = load(text).expect_err("refused");
+            assert_eq!((findings[0].code, findings[0].path.as_str()), (Code::OutOfRange, "streamPing"));
+        }
     }
 
     #[test]

@@ -42,6 +42,10 @@ pub struct ServerSpec {
     /// Whether answers say where they come from, in `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
     #[serde(default)]
     pub decision_headers: DecisionHeaders,
+    /// Silence of an engine within a stream of events after which the client is sent a comment (`: ping`), so that
+    /// nothing on the way takes the connection for dead; absent: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stream_ping: Option<Duration>,
     /// How long running requests may take to end when the process is asked to stop.
     #[serde(default = "drain_timeout")]
     pub drain_timeout: Duration,
@@ -77,6 +81,7 @@ impl Default for ServerSpec {
             timeouts: ServerTimeouts::default(),
             access_log: AccessLog::default(),
             decision_headers: DecisionHeaders::default(),
+            stream_ping: None,
             drain_timeout: drain_timeout(),
         }
     }

@@ -316,10 +316,26 @@ pub(crate) fn push_connection(to: &mut Vec<u8>, version: Version, after: After) 
     }
 }
 
+/// How the events of a stream are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventNames {
+    /// By nothing: chat completions and their like.
+    Absent,
+    /// By an `event:` line and a `type` of the same name: the Responses API, Anthropic's Messages.
+    Present,
+}
+
 /// Appends the in-band error event that ends a stream whose upstream failed.
-pub(crate) fn push_error_event(to: &mut Vec<u8>, message: &str, code: &str) {
-    to.extend_from_slice(b"data: ");
+pub(crate) fn push_error_event(to: &mut Vec<u8>, names: EventNames, message: &str, code: &str) {
+    match names {
+        EventNames::Absent => to.extend_from_slice(b"data: "),
+        EventNames::Present => to.extend_from_slice(b"event: error\ndata: "),
+    }
+    let begin = to.len();
     push_error_object(to, message, "server_error", None, code);
+    if names == EventNames::Present {
+        to.splice(begin..=begin, *b"{\"type\":\"error\",");
+    }
     to.extend_from_slice(b"\n\n");
 }
 

@@ -292,7 +292,7 @@ impl Knowledge<'_> {
         let mut overlaps = Overlaps::default();
         let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
         // What fills no prefix cache must not be taken for cached.
-        let chain = if prompt::uses_prefix_cache(question.facts.api) { chain } else { Chain::default() };
+        let chain = if prompt::uses_prefix_cache(question.request) { chain } else { Chain::default() };
         self.fleet.plan(&mut overlaps, &chain, tokens, question.now_us);
         prompts.push(Prompt { upstream_model: upstream_model.to_owned(), chain, overlaps });
         prompts.len() - 1

@@ -1,5 +1,6 @@
 //! Every answer that we give instead of an upstream: one enum, one match to status and OpenAI error object.
 
+use crate::body::CODINGS_ACCEPTED;
 use crate::http1::HeadError;
 use crate::openai::request::Unreadable;
 use crate::openai::scan::push_json_string;
@@ -23,6 +24,8 @@ pub(crate) enum Refused {
     BodyBudget,
     /// `Content-Encoding` that is not understood.
     ContentEncoding,
+    /// The body is not what its `Content-Encoding` says.
+    ContentCoding(&'static str),
     /// No model can be read from the body.
     Unreadable(Unreadable),
     /// The path takes another method; the text is the `Allow` header.
@@ -104,7 +107,9 @@ impl Refused {
             Self::BodyCoding(_) => shape(400, INVALID, "bad_chunked_body"),
             Self::BodyBudget => shape(503, SERVER, "request_memory_exhausted"),
             Self::ContentEncoding => shape(415, INVALID, "unsupported_content_encoding"),
+            Self::ContentCoding(_) => shape(400, INVALID, "bad_content_encoding"),
             Self::Unreadable(Unreadable::NotAnObject) => shape(400, INVALID, "invalid_json"),
+            Self::Unreadable(Unreadable::NotAForm) => shape(400, INVALID, "invalid_form"),
             Self::Unreadable(Unreadable::ModelMissing | Unreadable::ModelNotText) => {
                 Shape { status: 400, kind: INVALID, code: "missing_model", param: Some("model") }
             }
@@ -153,6 +158,7 @@ impl Refused {
             | Self::BodyCoding(_)
             | Self::BodyTimeout
             | Self::ContentEncoding
+            | Self::ContentCoding(_)
             | Self::Unreadable(_)
             | Self::Method(_) => "bad_request",
         }
@@ -204,8 +210,14 @@ impl Refused {
             Self::BodyCoding(what) => format!("The chunked request body is broken: {what}."),
             Self::BodyTimeout => "The request body stopped arriving.".into(),
             Self::BodyBudget => "The server holds as many request bodies as it may; try again shortly.".into(),
-            Self::ContentEncoding => "This Content-Encoding is not understood; send the body uncompressed.".into(),
+            Self::ContentEncoding => {
+                format!("This Content-Encoding is not understood; send one of {CODINGS_ACCEPTED}, or none.")
+            }
+            Self::ContentCoding(what) => format!("The compressed request body is broken: {what}."),
             Self::Unreadable(Unreadable::NotAnObject) => "The request body is not a JSON object.".into(),
+            Self::Unreadable(Unreadable::NotAForm) => {
+                "The request body is not a multipart/form-data form, or its end is missing.".into()
+            }
             Self::Unreadable(Unreadable::ModelMissing) => "The request body has no `model`.".into(),
             Self::Unreadable(Unreadable::ModelNotText) => "`model` must be a non-empty string.".into(),
             Self::Method(allow) => format!("This path takes {allow}."),

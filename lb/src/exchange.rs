@@ -1,31 +1,30 @@
 //! One request, in eight steps.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use config::snapshot::{Pool, ResponseModel};
+use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
 use policy::{Api, Streaming};
 use predictor::fleet::{Attempt, Ended};
 
-use crate::body::{self, Message, NoBody};
-use crate::conn::{Client, LocalAnswer};
+use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
+use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
 use crate::error::{Refused, UpstreamError};
 use crate::flight::{Flight, Retry};
 use crate::forward::{self, Cut, End, Forwarded, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
-use crate::http1::target::{origin_form, path_of, upstream_target};
+use crate::http1::target::{origin_form, path_of};
 use crate::io;
 use crate::local;
 use crate::mailbox::Failure;
-use crate::openai::edit::{Edits, UsageAsked, usage_asked};
-use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options};
-use crate::plan::{EndpointId, Plan};
+use crate::openai::edit::{Edits, UsageAsked};
+use crate::openai::request::{Delivery, Purpose, Request};
+use crate::plan::EndpointId;
 use crate::record::Record;
+use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
-use crate::tenant::tenant_of;
 use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
 
 /// What becomes of the client connection.
@@ -89,18 +88,6 @@ impl Drop for OpenExchange {
     }
 }
 
-/// A request that is read and belongs to a pool.
-struct Routed<'a> {
-    plan: &'a Plan,
-    pool: &'a Pool,
-    api: Api,
-    request: Request,
-    tenant: String,
-    tags: Vec<&'a str>,
-    target: Vec<u8>,
-    usage_asked: UsageAsked,
-}
-
 async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
     let rest = message.take_rest();
     let path = path_of(origin_form(client.head.target.of(&message.bytes)));
@@ -110,7 +97,7 @@ async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, re
     let plan = shard.plan.borrow().clone();
     let after = match plan {
         None => refuse(shard, client, record, &Refused::NotConfigured).await,
-        Some(plan) => match read(client, &plan, &message, record) {
+        Some(plan) => match routed::read(shard, client, &plan, &mut message, record).await {
             Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
             Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
             Err(refused) => refuse(shard, client, record, &refused).await,
@@ -118,54 +105,6 @@ async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, re
     };
     client.inbox = rest;
     after
-}
-
-/// What a request turns out to be.
-enum Read<'a> {
-    Route(Box<Routed<'a>>),
-    Local(local::Answer),
-}
-
-/// Steps 2 to 4: path, caller, body, pool, tags.
-fn read<'a>(client: &Client, plan: &'a Arc<Plan>, message: &Message, record: &mut Record) -> Result<Read<'a>, Refused> {
-    let bytes = &message.bytes;
-    let target = origin_form(client.head.target.of(bytes));
-    let path = path_of(target);
-    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
-    record.entry.tenant.clone_from(&tenant);
-    if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
-        return Ok(Read::Local(answer));
-    }
-    let api = api_of_path(path);
-    record.api = api;
-    if api != Api::Other && client.head.method != Method::Post {
-        return Err(Refused::Method("POST"));
-    }
-    let encoding = client.head.headers.first(bytes, "content-encoding");
-    if api != Api::Other && encoding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity")) {
-        return Err(Refused::ContentEncoding);
-    }
-    let request = match Request::parse(message.body()) {
-        Ok(request) => request,
-        // Other paths need no model: any ready endpoint may know what to do with them.
-        Err(_) if api == Api::Other => Request::default(),
-        Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
-    };
-    record.entry.model = request.model.chars().take(200).collect();
-    record.entry.stream = request.delivery == Delivery::Streamed;
-    let (pool_index, pool) = if request.model.is_empty() {
-        local::first_pool(&plan.snapshot, &client.scope).ok_or(Refused::NoEndpointForPath)?
-    } else {
-        decide::pool_of(&plan.snapshot, &request.model, &client.scope)?
-    };
-    record.entry.pool = pool.id.to_string();
-    record.known_model = !request.model.is_empty();
-    let tags =
-        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
-    record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
-    let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
-    let target = upstream_target(api, target, path);
-    Ok(Read::Route(Box::new(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })))
 }
 
 /// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
@@ -191,7 +130,7 @@ async fn route(
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let mut flight = Flight::begin(shard, &choice, routed.request.delivery, attempt);
+        let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
         let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
         let upstream = Upstream {
             endpoint: &choice.endpoint,
@@ -277,6 +216,14 @@ async fn conclude(
     }
 }
 
+/// How the answer comes, for the predictor: only the stream of a prompt tells when prompts are read.
+fn taught_by(request: &Request) -> Delivery {
+    match request.purpose {
+        Purpose::Generate => request.delivery,
+        Purpose::Read | Purpose::Other => Delivery::Whole,
+    }
+}
+
 /// nginx's status for a client that left; only in logs and metrics.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
@@ -351,6 +298,7 @@ async fn deliver(
         model_shown: shown_model(routed, &choice),
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },
+        event_names: event_names(routed.api),
         request_id: record.entry.request_id.clone(),
         decision_headers: decision_headers(shard, record),
         after: keep_alive(shard, client),
@@ -368,8 +316,11 @@ async fn deliver(
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
         cached_tokens: tokens(usage.cached_tokens),
-        // Embeddings and the like have no output tokens: their whole answer is what a first token is elsewhere.
-        completion_tokens: tokens(usage.completion_tokens).or((routed.api == Api::Embeddings).then_some(1)),
+        completion_tokens: match routed.request.purpose {
+            Purpose::Generate => tokens(usage.completion_tokens),
+            Purpose::Read => Some(1),
+            Purpose::Other => None,
+        },
     };
     let (outcome, ended) = match end {
         End::Complete if status < 400 => ("ok", completed),
@@ -389,6 +340,10 @@ async fn deliver(
         End::ClientGone => After::Abort,
         End::Complete | End::ErrorEvent | End::Truncated(_) => after,
     }
+}
+
+fn event_names(api: Api) -> EventNames {
+    if matches!(api, Api::Responses | Api::Messages) { EventNames::Present } else { EventNames::Absent }
 }
 
 fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
@@ -465,6 +420,9 @@ async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused
     }
     if let Refused::Method(allow) = refused {
         headers.push(("allow", allow.as_bytes()));
+    }
+    if *refused == Refused::ContentEncoding {
+        headers.push(("accept-encoding", CODINGS_ACCEPTED.as_bytes()));
     }
     let with_body = client.head.method != Method::Head;
     client.put_answer(&LocalAnswer { status: refused.status(), body: &body, headers: &headers, after, with_body });

@@ -25,6 +25,7 @@ mod plan;
 #[doc(hidden)]
 pub mod probe;
 mod record;
+mod routed;
 mod server;
 mod settings;
 mod shard;

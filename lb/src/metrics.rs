@@ -96,6 +96,10 @@ pub(crate) struct Metrics {
     pub(crate) panics: u64,
     /// Exchanges being worked on now.
     pub(crate) exchanges_open: u64,
+    /// Bytes taken for request bodies now.
+    pub(crate) body_bytes: u64,
+    /// Times that a request body had to wait for memory.
+    pub(crate) body_waits: u64,
     /// Requests that were answered without an upstream by a path (`/v1/models`) or an error before routing.
     pub(crate) requests_local: u64,
     /// Upstream attempts beyond the first of a request.
@@ -146,6 +150,8 @@ impl Metrics {
         self.accept_errors += other.accept_errors;
         self.panics += other.panics;
         self.exchanges_open += other.exchanges_open;
+        self.body_bytes += other.body_bytes;
+        self.body_waits += other.body_waits;
         self.requests_local += other.requests_local;
         self.retries += other.retries;
         self.replays += other.replays;

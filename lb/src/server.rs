@@ -57,6 +57,8 @@ pub(crate) struct Options {
     pub(crate) drain_timeout: Duration,
     /// Whether answers say where they come from.
     pub(crate) decision_headers: DecisionHeaders,
+    /// Silence of an engine within a stream after which the client is sent a comment.
+    pub(crate) stream_ping: Option<Duration>,
     /// Bounds of requests.
     pub(crate) limits: ServerLimits,
     /// Time-outs of requests.
@@ -258,6 +260,7 @@ fn settings(options: &Options, driver: crate::io::DriverInUse) -> Settings {
         upstream_keep_alive: Duration::from_secs(4),
         access_log: if options.access_log == Target::Off { AccessLog::Off } else { AccessLog::On },
         decision_headers: options.decision_headers,
+        stream_ping: options.stream_ping,
         block_bytes: predictor::prefix::chain::BLOCK_BYTES_DEFAULT,
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) access_log: AccessLog,
     /// Whether answers carry `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
     pub(crate) decision_headers: DecisionHeaders,
+    /// Silence of an engine within a stream after which the client is sent a comment; `None`: it never is.
+    pub(crate) stream_ping: Option<Duration>,
     /// Bytes of canonical prompt text in one block of a prefix chain.
     pub(crate) block_bytes: u32,
 }

@@ -13,6 +13,7 @@ use predictor::fleet::{self, Backend, Decided, Fleet};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
+use crate::body::BodyMemory;
 use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::endpoints::{Endpoint, Table};
@@ -77,9 +78,8 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) draining: Cell<bool>,
-    /// Bytes of request bodies held.
-    pub(crate) body_bytes: Cell<usize>,
-    pub(crate) body_bytes_max: usize,
+    /// Memory for request bodies.
+    pub(crate) body_memory: Rc<BodyMemory>,
     /// Requests being tried again right now.
     pub(crate) retries_live: Cell<u32>,
     next_request: Cell<u64>,
@@ -120,8 +120,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         draining: Cell::new(false),
-        body_bytes: Cell::new(0),
-        body_bytes_max: setup.body_bytes_max,
+        body_memory: BodyMemory::new(setup.body_bytes_max),
         retries_live: Cell::new(0),
         next_request: Cell::new(seed() >> 24),
         control: setup.control,
@@ -303,7 +302,11 @@ impl Shard {
         let endpoints = self.table.borrow();
         ShardReport {
             shard: self.index,
-            metrics: self.metrics.borrow().clone(),
+            metrics: Metrics {
+                body_bytes: self.body_memory.held_bytes() as u64,
+                body_waits: self.body_memory.waits(),
+                ..self.metrics.borrow().clone()
+            },
             endpoints: endpoints
                 .iter()
                 .map(|endpoint| EndpointReport {

@@ -80,6 +80,7 @@ fn read<'a>(api: Api, request: &Request, body: &'a [u8]) -> (Vec<(Scope, std::bo
             .is_some_and(|format| memchr::memmem::find(format.of(body), b"json_schema").is_some()),
         // Nothing is known of the text of a path that is only passed on.
         unscannable: api == Api::Other && !body.is_empty(),
+        audio: matches!(api, Api::Transcriptions | Api::Translations),
         ..Shape::default()
     };
     let mut scope = Scope::User;
@@ -100,6 +101,7 @@ fn read<'a>(api: Api, request: &Request, body: &'a [u8]) -> (Vec<(Scope, std::bo
             }
         }
         Piece::Text(raw) => pieces.push((scope, scan::unescape(raw))),
+        Piece::Plain(raw) => pieces.push((scope, String::from_utf8_lossy(raw))),
         // Strings inside keep their escapes; identifiers have none but in disguise, which is looked through by decoding.
         Piece::Json(raw) => pieces.push((Scope::Tool, scan::unescape(raw))),
         Piece::Media(Media::Image, _) => shape.image = true,

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use crate::body::Message;
+use crate::body::{BodyEncoding, Message};
 use crate::conn::Client;
 use crate::endpoints::Endpoint;
 use crate::error::UpstreamError;
@@ -165,13 +165,14 @@ fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Messa
     let mut out = std::mem::take(&mut client.out);
     out.clear();
     let body_bytes = upstream.edits.body_bytes(message.body_end - message.body_start);
-    out.small_with(|to| push_head(to, client, upstream, &message.bytes, body_bytes));
+    out.small_with(|to| push_head(to, client, upstream, message, body_bytes));
     upstream.edits.push(&mut out, message.body_start..message.body_end);
     out.data = std::mem::take(&mut message.bytes);
     client.out = out;
 }
 
-fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, bytes: &[u8], body_bytes: usize) {
+fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message: &Message, body_bytes: usize) {
+    let bytes: &[u8] = &message.bytes;
     let spec = &upstream.endpoint.spec;
     to.extend_from_slice(client.head.method_name.of(bytes));
     to.push(b' ');
@@ -184,11 +185,18 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, bytes: 
     to.extend_from_slice(b" HTTP/1.1\r\n");
     push_header(to, b"host", spec.host_header.as_bytes());
     request_headers(&client.head.headers, bytes, |name, value| {
-        if upstream.encoding == Encoding::AsAsked || !name.eq_ignore_ascii_case(b"accept-encoding") {
+        let kept = match (upstream.encoding, message.encoding) {
+            (Encoding::Plain, _) if name.eq_ignore_ascii_case(b"accept-encoding") => false,
+            (_, BodyEncoding::Removed) => !speaks_of_encoded_body(name),
+            (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
+        };
+        if kept {
             push_header(to, name, value);
         }
     });
-    if body_bytes > 0 || client.head.method == Method::Post {
+    // An empty body is told where the client did, and where one is expected (RFC 9110, 8.6).
+    let told = client.head.headers.first(bytes, "content-length").is_some();
+    if body_bytes > 0 || told || client.head.method == Method::Post {
         to.extend_from_slice(b"content-length: ");
         push_decimal(to, body_bytes as u64);
         to.extend_from_slice(b"\r\n");
@@ -206,4 +214,10 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, bytes: 
         push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
     }
     to.extend_from_slice(b"\r\n");
+}
+
+/// True of the bytes as the client encoded them, and of no others.
+fn speaks_of_encoded_body(name: &[u8]) -> bool {
+    const NAMES: [&str; 4] = ["content-encoding", "content-digest", "repr-digest", "content-md5"];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }

@@ -22,7 +22,7 @@ const fn idle(kind: &'static str, path: &'static [&'static str], instead: &'stat
     Idle { kind, path, value: "", instead }
 }
 
-const TABLE: [Idle; 18] = [
+const TABLE: [Idle; 17] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
@@ -40,7 +40,6 @@ const TABLE: [Idle; 18] = [
     Idle { kind: "InferenceClassifier", path: &["type"], value: "Examples", instead: "its tags are never given" },
     Idle { kind: "InferenceClassifier", path: &["type"], value: "HTTP", instead: "its tags are never given" },
     idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
-    idle("InferenceTenant", &["clientCertificate"], "certificates name no tenant"),
 ];
 
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {

@@ -60,6 +60,7 @@ impl Demo {
             access_log: Target::Off,
             drain_timeout: defaults.drain_timeout,
             decision_headers: crds::server::DecisionHeaders::Shown,
+            stream_ping: None,
             limits: defaults.limits,
             timeouts: defaults.timeouts,
             sharing: Sharing::Refused,

@@ -98,6 +98,14 @@ impl Observer {
         }
     }
 
+    /// What the client was sent ends where an event ends. Of a body that is not read nobody knows.
+    pub(super) fn client_is_between_events(&self) -> bool {
+        match self {
+            Self::Events(events) => events.edits == Edits::Some || !events.reader.is_inside_event(),
+            Self::Unread => false,
+        }
+    }
+
     pub(super) fn saw_error(&self) -> bool {
         match self {
             Self::Events(events) => events.saw_error,

@@ -13,7 +13,7 @@ use std::rc::Rc;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
-use crate::conn::{Client, push_connection, push_status_line};
+use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
 use crate::http1::{BodyFraming, ResponseHead};
@@ -32,6 +32,7 @@ pub(crate) struct Presentation {
     /// The name to show in place of the upstream's; `None` shows what came.
     pub(crate) model_shown: Option<String>,
     pub(crate) usage_asked: UsageAsked,
+    pub(crate) event_names: EventNames,
     pub(crate) request_id: String,
     /// `x-kinference-...` lines, ready to be sent.
     pub(crate) decision_headers: Vec<u8>,

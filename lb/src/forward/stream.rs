@@ -1,5 +1,7 @@
 //! Answers that pass as they come: each received buffer is sent at once.
 
+use std::pin::pin;
+
 use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
 use super::framing::{Sink, Source};
 use super::{BodyRead, Cut, End, Forwarded, Pass, Received};
@@ -7,7 +9,7 @@ use crate::conn::push_error_event;
 use crate::exchange::After;
 use crate::http1::Version;
 use crate::http1::chunked::push_chunk_head;
-use crate::io::{self, Buf, SizeClass};
+use crate::io::{self, Buf, Out, SizeClass, Stop, until};
 
 impl<F: FnMut(u64)> Pass<'_, F> {
     /// `received` is what came of the body already: as it came, or read already.
@@ -45,7 +47,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                 return self.finish(end);
             }
             let buf = self.next_buffer();
-            received = match self.receive(buf).await {
+            received = match self.receive_pinging(buf).await {
                 Received::Some(buf) => buf,
                 Received::End if matches!(self.source, Source::UntilClose) => {
                     self.source = Source::Nothing;
@@ -57,6 +59,47 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                 Received::ClientGone => return self.finish(End::ClientGone),
             };
         }
+    }
+
+    /// As [`Self::receive`]; where the server's file says so, the client is sent a comment from time to time while the
+    /// engine is silent, so that nothing between the two takes the connection for dead.
+    async fn receive_pinging(&mut self, buf: Buf) -> Received {
+        let Some(interval) = self.shard.settings.stream_ping.filter(|_| self.may_ping()) else {
+            return self.receive(buf).await;
+        };
+        let watch = self.conn.watch_shared();
+        let before = buf.len();
+        // One receive for the whole silence: dropping it would lose what comes just then.
+        let mut receiving = pin!(self.conn.recv(buf));
+        let mut left = self.idle_timeout;
+        loop {
+            let wait = interval.min(left);
+            watch.arm(wait);
+            match until(receiving.as_mut(), Some(self.client.conn.watch()), &watch).await {
+                Ok((Ok(_), buf)) if buf.len() > before => return Received::Some(buf),
+                Ok(_) => return Received::End,
+                Err(Stop::Gone) => return Received::ClientGone,
+                Err(Stop::TimedOut) => left -= wait,
+            }
+            if left.is_zero() {
+                return Received::Silent;
+            }
+            put_ping(&mut self.client.out, self.sink);
+            self.response_bytes += self.client.out.len() as u64;
+            if self.client.send(self.shard.settings.client_idle_timeout).await.is_err() {
+                return Received::ClientGone;
+            }
+            self.client.out.clear();
+        }
+    }
+
+    /// The client stands between two events, and its framing has room for more than the engine sends.
+    fn may_ping(&self) -> bool {
+        let framed = match self.sink {
+            Sink::Chunked | Sink::UntilClose => true,
+            Sink::Length(_) | Sink::Nothing => false,
+        };
+        framed && self.observer.client_is_between_events()
     }
 
     fn stream_sink(&self, state: BodyRead) -> Sink {
@@ -174,7 +217,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             Cut::Silent => ("The endpoint stopped answering within the answer.", "upstream_timeout"),
             Cut::Garbled => ("The endpoint's answer is not valid HTTP/1.1.", "upstream_bad_answer"),
         };
-        push_error_event(&mut event, message, code);
+        push_error_event(&mut event, self.shown.event_names, message, code);
         self.client.out.clear();
         self.texts = event;
         self.kept.clear();
@@ -188,5 +231,20 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             Ok(()) => self.finish(End::Truncated(cut)),
             Err(end) => self.finish(end),
         }
+    }
+}
+
+/// A comment, which clients pass over (WHATWG HTML, 9.2.6).
+const PING: &[u8] = b": ping\n\n";
+
+/// Puts a comment into `out`, as a chunk where the sink is chunked.
+fn put_ping(out: &mut Out, sink: Sink) {
+    out.clear();
+    if sink == Sink::Chunked {
+        out.small_with(|to| push_chunk_head(to, PING.len()));
+    }
+    out.push_small(PING);
+    if sink == Sink::Chunked {
+        out.push_small(b"\r\n");
     }
 }

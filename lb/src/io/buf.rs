@@ -74,7 +74,8 @@ impl Buf {
         if self.room() >= extra {
             return;
         }
-        let mut larger = Self::with_room(self.bytes.len() + extra);
+        // At least twice as large: what grows piece by piece must not be copied each time.
+        let mut larger = Self::with_room((self.bytes.len() + extra).max(self.bytes.capacity().saturating_mul(2)));
         larger.bytes.extend_from_slice(&self.bytes);
         *self = larger;
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::request::{Delivery, Request};
+use super::request::{Delivery, Request, Written};
 use super::scan::{self, Kind, push_json_string};
 use crate::io::Out;
 
@@ -35,7 +35,10 @@ impl Edits {
         let mut splices = Vec::new();
         if request.model != upstream_model {
             let mut with = Vec::with_capacity(upstream_model.len() + 2);
-            push_json_string(&mut with, upstream_model);
+            match request.written {
+                Written::Json => push_json_string(&mut with, upstream_model),
+                Written::Form => with.extend_from_slice(upstream_model.as_bytes()),
+            }
             splices.push(Splice { at: request.model_at.clone(), with });
         }
         if usage == UsageAsked::ByUs {

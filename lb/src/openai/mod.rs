@@ -2,6 +2,7 @@
 //! the events of a stream, the usage. Bodies are looked at in place and never re-serialised.
 
 pub(crate) mod edit;
+pub(crate) mod form;
 pub(crate) mod prompt;
 pub(crate) mod request;
 pub(crate) mod response;

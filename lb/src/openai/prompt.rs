@@ -4,10 +4,9 @@
 
 use std::ops::Range;
 
-use policy::Api;
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
 
-use super::request::Request;
+use super::request::{Purpose, Request};
 use super::scan::{self, Kind, Value};
 
 /// Who speaks.
@@ -43,6 +42,8 @@ pub(crate) enum Piece<'a> {
     Turn(Role),
     /// The raw content of a JSON string: text once unescaped.
     Text(&'a [u8]),
+    /// Text as it is.
+    Plain(&'a [u8]),
     /// Raw JSON that is not shown as it is, but in some form the template makes of it (a tool, a tool call).
     Json(&'a [u8]),
     /// An image, audio or another item: one unit, told apart by its full content.
@@ -72,8 +73,19 @@ pub(crate) fn walk<'a>(request: &Request, body: &'a [u8], each: &mut impl FnMut(
         each(Piece::Turn(Role::System));
         content(body, system, each);
     }
+    for value in &request.texts {
+        turns(body, value, each);
+    }
     for value in [&request.messages, &request.prompt, &request.input].into_iter().flatten() {
         turns(body, value, each);
+    }
+    if let Some(tokens) = &request.tokens {
+        each(Piece::Turn(Role::User));
+        each(Piece::TokenIds(tokens.of(body)));
+    }
+    if let Some(prompt) = &request.form_prompt {
+        each(Piece::Turn(Role::User));
+        each(Piece::Plain(body.get(prompt.clone()).unwrap_or_default()));
     }
 }
 
@@ -188,7 +200,7 @@ pub(crate) fn chain(request: &Request, body: &[u8], upstream_model: &str, block_
     walk(request, body, &mut |piece| match piece {
         Piece::Turn(role) => builder.separator(role as u8),
         Piece::Text(raw) => scan::unescape_pieces(raw, &mut |text| builder.text(text)),
-        Piece::Json(raw) => builder.text(raw),
+        Piece::Plain(raw) | Piece::Json(raw) => builder.text(raw),
         Piece::Media(_, raw) => builder.media(raw),
         Piece::TokenIds(raw) => builder.token_ids(token_ids(raw)),
     });
@@ -202,9 +214,9 @@ fn token_ids(raw: &[u8]) -> impl Iterator<Item = u32> + '_ {
         .map(|digits| digits.iter().fold(0_u32, |n, d| n.wrapping_mul(10).wrapping_add(u32::from(d - b'0'))))
 }
 
-/// Whether the prompt of this interface fills an engine's prefix cache.
-pub(crate) const fn uses_prefix_cache(api: Api) -> bool {
-    matches!(api, Api::ChatCompletions | Api::Completions | Api::Responses | Api::Messages)
+/// Whether a prompt fills an engine's prefix cache.
+pub(crate) fn uses_prefix_cache(request: &Request) -> bool {
+    request.purpose == Purpose::Generate
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use policy::Api;
 
+use super::form;
 use super::scan::{self, Kind, Value};
 
 /// The interface behind a path (without query or trailing slash).
@@ -19,6 +20,8 @@ pub(crate) fn api_of_path(path: &[u8]) -> Api {
         b"/v1/score" => Api::Score,
         b"/tokenize" => Api::Tokenize,
         b"/detokenize" => Api::Detokenize,
+        b"/v1/audio/transcriptions" => Api::Transcriptions,
+        b"/v1/audio/translations" => Api::Translations,
         _ => Api::Other,
     }
 }
@@ -26,6 +29,38 @@ pub(crate) fn api_of_path(path: &[u8]) -> Api {
 /// Whether `stream_options.include_usage` is a field of this interface.
 pub(crate) const fn has_stream_options(api: Api) -> bool {
     matches!(api, Api::ChatCompletions | Api::Completions)
+}
+
+/// What a request makes of its prompt, by its path (without query or trailing slash).
+pub(crate) fn purpose_of(api: Api, path: &[u8]) -> Purpose {
+    match api {
+        Api::Messages if path.ends_with(b"/count_tokens") => Purpose::Other,
+        Api::ChatCompletions | Api::Completions | Api::Responses | Api::Messages => Purpose::Generate,
+        Api::Embeddings | Api::Rerank | Api::Score => Purpose::Read,
+        Api::Tokenize | Api::Detokenize | Api::Transcriptions | Api::Translations | Api::Other => Purpose::Other,
+    }
+}
+
+/// What an engine makes of a prompt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Purpose {
+    /// An answer, token by token; the prompt stays in the prefix cache.
+    Generate,
+    /// Numbers, in one go: the whole answer is what a first token is elsewhere.
+    Read,
+    /// Something whose time says nothing about prompts: tokens counted, audio written down.
+    #[default]
+    Other,
+}
+
+/// How a body is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Written {
+    /// As a JSON object.
+    #[default]
+    Json,
+    /// As a `multipart/form-data` form.
+    Form,
 }
 
 /// How the answer is to come.
@@ -38,13 +73,18 @@ pub(crate) enum Delivery {
     Streamed,
 }
 
+/// Most values kept as [`Request::texts`]; the known names are eight, so more are duplicates of duplicates.
+const TEXTS_MAX: usize = 16;
+
 /// The looked-at fields of one body; positions are into that body. Of duplicate keys the last one counts, as in Python.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Request {
     /// The model asked for, decoded.
     pub(crate) model: String,
-    /// Where the model's string stands, quotes included.
+    /// Where the model's string stands, the quotes of JSON included.
     pub(crate) model_at: Range<usize>,
+    pub(crate) written: Written,
+    pub(crate) purpose: Purpose,
     pub(crate) delivery: Delivery,
     pub(crate) stream_options: Option<Value>,
     pub(crate) messages: Option<Value>,
@@ -52,6 +92,12 @@ pub(crate) struct Request {
     pub(crate) input: Option<Value>,
     pub(crate) tools: Option<Value>,
     pub(crate) system: Option<Value>,
+    /// What is ranked, scored or read besides: `documents`, `query`, `text_1`, ...; every one of duplicate keys.
+    pub(crate) texts: Vec<Value>,
+    /// Token ids to be made text.
+    pub(crate) tokens: Option<Value>,
+    /// Where the text of a form's `prompt` stands.
+    pub(crate) form_prompt: Option<Range<usize>>,
     pub(crate) cache_salt: Option<Value>,
     pub(crate) response_format: Option<Value>,
     /// The larger of `max_tokens` and `max_completion_tokens` (and `max_output_tokens`).
@@ -65,6 +111,8 @@ pub(crate) struct Request {
 pub(crate) enum Unreadable {
     /// Not a JSON object.
     NotAnObject,
+    /// Not a form, where one is expected.
+    NotAForm,
     /// No `model`.
     ModelMissing,
     /// `model` is not a string, or empty.
@@ -72,7 +120,48 @@ pub(crate) enum Unreadable {
 }
 
 impl Request {
-    /// Finds the fields.
+    /// Finds the fields of a body as this interface writes it.
+    ///
+    /// # Errors
+    /// When there is no model to route by.
+    pub(crate) fn read(api: Api, content_type: &[u8], body: &[u8]) -> Result<Self, Unreadable> {
+        match api {
+            Api::Transcriptions | Api::Translations => Self::parse_form(content_type, body),
+            Api::ChatCompletions
+            | Api::Completions
+            | Api::Embeddings
+            | Api::Responses
+            | Api::Messages
+            | Api::Rerank
+            | Api::Score
+            | Api::Tokenize
+            | Api::Detokenize
+            | Api::Other => Self::parse(body),
+        }
+    }
+
+    /// Finds the fields of a form. Of duplicates the last one counts, as in vLLM's web framework.
+    fn parse_form(content_type: &[u8], body: &[u8]) -> Result<Self, Unreadable> {
+        let mut request = Self { written: Written::Form, ..Self::default() };
+        let mut model = None;
+        let boundary = form::boundary(content_type).ok_or(Unreadable::NotAForm)?;
+        form::fields(body, boundary, |name, value| match name {
+            b"model" => model = Some(value),
+            b"prompt" => request.form_prompt = Some(value),
+            b"stream" => {
+                let streamed = matches!(&body[value], b"true" | b"True" | b"TRUE" | b"1" | b"on" | b"yes");
+                request.delivery = if streamed { Delivery::Streamed } else { Delivery::Whole };
+            }
+            _ => {}
+        })
+        .ok_or(Unreadable::NotAForm)?;
+        request.model_at = model.ok_or(Unreadable::ModelMissing)?;
+        let name = std::str::from_utf8(&body[request.model_at.clone()]).ok().filter(|name| !name.is_empty());
+        name.ok_or(Unreadable::ModelNotText)?.clone_into(&mut request.model);
+        Ok(request)
+    }
+
+    /// Finds the fields of a JSON object.
     ///
     /// # Errors
     /// When there is no model to route by.
@@ -91,6 +180,12 @@ impl Request {
             b"input" => request.input = Some(value),
             b"tools" => request.tools = Some(value),
             b"system" | b"instructions" => request.system = Some(value),
+            b"documents" | b"query" | b"queries" | b"items" | b"text_1" | b"text_2" | b"data_1" | b"data_2"
+                if request.texts.len() < TEXTS_MAX =>
+            {
+                request.texts.push(value);
+            }
+            b"tokens" => request.tokens = Some(value),
             b"cache_salt" => request.cache_salt = Some(value),
             b"response_format" => request.response_format = Some(value),
             b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
@@ -142,6 +237,37 @@ mod tests {
         assert_eq!(Request::parse(b"{\"stream\":true}").unwrap_err(), Unreadable::ModelMissing);
         assert_eq!(Request::parse(b"{\"model\":7}").unwrap_err(), Unreadable::ModelNotText);
         assert_eq!(Request::parse(b"{\"model\":\"\"}").unwrap_err(), Unreadable::ModelNotText);
+    }
+
+    fn form(fields: &[(&str, &str)]) -> String {
+        let part = |(name, value): &(&str, &str)| {
+            format!("--b\r\nContent-Disposition: form-data; name=\"{name}\"\r\n\r\n{value}\r\n")
+        };
+        fields.iter().map(part).collect::<String>() + "--b--\r\n"
+    }
+
+    #[test]
+    fn a_form_is_read_where_one_is_expected() {
+        let body = form(&[("model", "one"), ("prompt", "Hi"), ("stream", "true"), ("model", "org/w")]);
+        let read = |content_type: &str, body: &str| {
+            Request::read(Api::Transcriptions, content_type.as_bytes(), body.as_bytes())
+        };
+        let request = read("multipart/form-data; boundary=b", &body).unwrap();
+        assert_eq!((request.model.as_str(), &body[request.model_at]), ("org/w", "org/w"));
+        assert_eq!((&body[request.form_prompt.unwrap()], request.delivery), ("Hi", Delivery::Streamed));
+        assert_eq!(read("application/json", "{\"model\":\"m\"}").unwrap_err(), Unreadable::NotAForm);
+        let of = |fields: &[(&str, &str)]| read("multipart/form-data; boundary=b", &form(fields)).unwrap_err();
+        assert_eq!(of(&[("prompt", "Hi")]), Unreadable::ModelMissing);
+        assert_eq!(of(&[("model", "")]), Unreadable::ModelNotText);
+    }
+
+    #[test]
+    fn counting_tokens_is_not_generating() {
+        let purpose = |path: &str| purpose_of(api_of_path(path.as_bytes()), path.as_bytes());
+        assert_eq!(purpose("/v1/messages"), Purpose::Generate);
+        assert_eq!(purpose("/v1/messages/count_tokens"), Purpose::Other);
+        assert_eq!(purpose("/v1/rerank"), Purpose::Read);
+        assert_eq!(purpose("/v1/audio/transcriptions"), Purpose::Other);
     }
 
     #[test]

@@ -48,7 +48,7 @@ impl Usage {
 /// One JSON document of an answer: a whole body, or the data of one event.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Document {
-    /// Where the top-level model's string stands, quotes included.
+    /// Where the model's string stands, quotes included: at the top, else in `response` or `message`.
     pub(crate) model_at: Option<Range<usize>>,
     pub(crate) usage: Option<Usage>,
     /// There is text, a tool call or another output in it.
@@ -75,33 +75,38 @@ impl Document {
     /// Reads `json`; `None` when it is not an object.
     pub(crate) fn parse(json: &[u8]) -> Option<Self> {
         let mut document = Self::default();
-        let mut delta_type = false;
+        let mut kind: &[u8] = b"";
+        let mut nested_model = None;
         scan::members(json, 0..json.len(), |key, value| match key {
             b"model" if value.kind == Kind::String => document.model_at = Some(value.outer()),
             b"usage" => document.usage = Usage::parse(json, &value),
             b"error" => document.is_error = !value.is_null(json),
             b"choices" if value.kind == Kind::Array => document.read_choices(json, &value),
-            // Anthropic: `message_start` carries a message with usage; `content_block_delta` is output.
-            b"message" | b"response" if value.kind == Kind::Object => document.read_nested_usage(json, &value),
-            b"type" => {
-                let name = value.of(json);
-                delta_type =
-                    name == b"content_block_delta" || (name.starts_with(b"response.") && name.ends_with(b".delta"));
+            // Anthropic's `message_start` carries a message, most events of the Responses API carry the response.
+            b"message" | b"response" if value.kind == Kind::Object => {
+                nested_model = document.read_nested(json, &value).or(nested_model.take());
             }
+            b"type" => kind = value.of(json),
             _ => {}
         })?;
-        if delta_type {
-            document.content = Content::Some;
+        document.model_at = document.model_at.or(nested_model);
+        match kind {
+            b"error" | b"response.failed" => document.is_error = true,
+            _ if is_output_event(kind) => document.content = Content::Some,
+            _ => {}
         }
         Some(document)
     }
 
-    fn read_nested_usage(&mut self, json: &[u8], value: &Value) {
-        scan::members(json, value.range.clone(), |key, value| {
-            if key == b"usage" {
-                self.usage = Usage::parse(json, &value).or(self.usage);
-            }
+    /// Takes usage and error; gives where the model stands.
+    fn read_nested(&mut self, json: &[u8], value: &Value) -> Option<Range<usize>> {
+        let mut model = None;
+        scan::members(json, value.range.clone(), |key, value| match key {
+            b"usage" => self.usage = Usage::parse(json, &value).or(self.usage),
+            b"model" if value.kind == Kind::String => model = Some(value.outer()),
+            _ => {}
         });
+        model
     }
 
     fn read_choices(&mut self, json: &[u8], choices: &Value) {
@@ -128,6 +133,12 @@ impl Document {
             self.content = Content::Some;
         }
     }
+}
+
+/// Events that carry output by their name: of Anthropic's Messages, the Responses API, streamed transcriptions.
+fn is_output_event(kind: &[u8]) -> bool {
+    let family = kind.starts_with(b"response.") || kind.starts_with(b"transcript.");
+    kind == b"content_block_delta" || (family && kind.ends_with(b".delta"))
 }
 
 /// Text, a tool call, an image: anything but null and emptiness.
@@ -195,7 +206,26 @@ mod tests {
     }
 
     #[test]
+    fn the_model_is_found_where_each_interface_has_it() {
+        for json in [
+            r#"{"model":"here","choices":[]}"#,
+            r#"{"type":"response.created","response":{"id":"x","model":"here","output":[]}}"#,
+            r#"{"response":{"model":"there"},"model":"here"}"#,
+            r#"{"type":"message_start","message":{"model":"here","usage":{}}}"#,
+        ] {
+            let at = Document::parse(json.as_bytes()).unwrap().model_at.unwrap();
+            assert_eq!(&json[at], "\"here\"", "{json}");
+        }
+        for json in [r#"{"message":"model"}"#, r#"{"item":{"model":"m"}}"#, r#"{"response":{"model":null}}"#] {
+            assert_eq!(Document::parse(json.as_bytes()).unwrap().model_at, None, "{json}");
+        }
+    }
+
+    #[test]
     fn errors_are_seen() {
+        assert!(Document::parse(br#"{"type":"error","error":{"type":"overloaded_error"}}"#).unwrap().is_error);
+        assert!(Document::parse(br#"{"type":"error","code":"x","message":"y"}"#).unwrap().is_error);
+        assert!(Document::parse(br#"{"type":"response.failed","response":{"error":{}}}"#).unwrap().is_error);
         assert!(Document::parse(br#"{"error":{"message":"x"}}"#).unwrap().is_error);
         assert!(!Document::parse(br#"{"error":null}"#).unwrap().is_error);
     }

@@ -1,0 +1,116 @@
+//! From a received message to a request that belongs to a pool: path, caller, body, tags (steps 2 to 4).
+
+use std::sync::Arc;
+
+use config::snapshot::Pool;
+use policy::Api;
+
+use crate::body::{self, Inspection, Message};
+use crate::conn::Client;
+use crate::decide;
+use crate::error::Refused;
+use crate::http1::Method;
+use crate::http1::target::{origin_form, path_of, upstream_target};
+use crate::local;
+use crate::openai::edit::{UsageAsked, usage_asked};
+use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options, purpose_of};
+use crate::plan::Plan;
+use crate::record::Record;
+use crate::shard::Shard;
+use crate::tenant::tenant_of;
+
+/// A request that is read and belongs to a pool.
+pub(crate) struct Routed<'a> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) pool: &'a Pool,
+    pub(crate) api: Api,
+    pub(crate) request: Request,
+    pub(crate) tenant: String,
+    pub(crate) tags: Vec<&'a str>,
+    pub(crate) target: Vec<u8>,
+    pub(crate) usage_asked: UsageAsked,
+}
+
+/// What a request turns out to be.
+pub(crate) enum Read<'a> {
+    Route(Box<Routed<'a>>),
+    Local(local::Answer),
+}
+
+/// Steps 2 to 4: path, caller, body, pool, tags.
+pub(crate) async fn read<'a>(
+    shard: &Shard,
+    client: &Client,
+    plan: &'a Arc<Plan>,
+    message: &mut Message,
+    record: &mut Record,
+) -> Result<Read<'a>, Refused> {
+    if let Some(answer) = read_head(client, plan, message, record)? {
+        return Ok(Read::Local(answer));
+    }
+    let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
+    body::decode(shard, client, message, inspection).await?;
+    Ok(Read::Route(Box::new(read_body(client, plan, message, record)?)))
+}
+
+/// Path and caller; the answer where it needs no upstream.
+fn read_head(
+    client: &Client,
+    plan: &Plan,
+    message: &Message,
+    record: &mut Record,
+) -> Result<Option<local::Answer>, Refused> {
+    let bytes = &message.bytes;
+    let path = path_of(origin_form(client.head.target.of(bytes)));
+    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
+    record.entry.tenant = tenant;
+    if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
+        return Ok(Some(answer));
+    }
+    record.api = api_of_path(path);
+    match client.head.method {
+        Method::Post => {}
+        // What follows a tunnel's head is no HTTP, and there are no tunnels through here.
+        Method::Other if client.head.method_name.of(bytes) == b"CONNECT" => {
+            return Err(Refused::Method("GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"));
+        }
+        Method::Get | Method::Head | Method::Options | Method::Other if record.api == Api::Other => {}
+        Method::Get | Method::Head | Method::Options | Method::Other => return Err(Refused::Method("POST")),
+    }
+    Ok(None)
+}
+
+/// Body, pool, tags.
+fn read_body<'a>(
+    client: &Client,
+    plan: &'a Arc<Plan>,
+    message: &Message,
+    record: &mut Record,
+) -> Result<Routed<'a>, Refused> {
+    let target = origin_form(client.head.target.of(&message.bytes));
+    let path = path_of(target);
+    let api = record.api;
+    let content_type = client.head.headers.first(&message.bytes, "content-type").unwrap_or_default();
+    let request = match Request::read(api, content_type, message.body()) {
+        Ok(request) => Request { purpose: purpose_of(api, path), ..request },
+        // Other paths need no model: any ready endpoint may know what to do with them.
+        Err(_) if api == Api::Other => Request::default(),
+        Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
+    };
+    record.entry.model = request.model.chars().take(200).collect();
+    record.entry.stream = request.delivery == Delivery::Streamed;
+    let (pool_index, pool) = if request.model.is_empty() {
+        local::first_pool(&plan.snapshot, &client.scope).ok_or(Refused::NoEndpointForPath)?
+    } else {
+        decide::pool_of(&plan.snapshot, &request.model, &client.scope)?
+    };
+    record.entry.pool = pool.id.to_string();
+    record.known_model = !request.model.is_empty();
+    let tags =
+        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
+    record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
+    let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
+    let target = upstream_target(api, target, path);
+    let tenant = record.entry.tenant.clone();
+    Ok(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })
+}
