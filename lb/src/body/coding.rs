@@ -316,7 +316,7 @@ mod tests {
     const ALL: [Coding; 3] = [Coding::Gzip, Coding::Deflate, Coding::Zstd];
 
     fn named(value: &str) -> Named {
-        let text = format!("POST / HTTP/1.1\r\n{value}\r\n");
+        let text = format!("POST / HTTP/1.1\r\nHost: a\r\n{value}\r\n");
         let mut head = RequestHead::default();
         assert!(head.parse(text.as_bytes()).unwrap());
         Named::of(&head.headers, text.as_bytes())

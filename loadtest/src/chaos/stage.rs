@@ -203,9 +203,10 @@ impl<'a> Stage<'a> {
         (0..self.engines.len()).flat_map(|engine| self.asked(engine)).collect()
     }
 
-    /// How many of the scenario's requests have reached each engine.
+    /// How many of the scenario's requests each engine has answered in full.
     pub(crate) fn shares(&self) -> Vec<usize> {
-        (0..self.engines.len()).map(|engine| self.asked(engine).len()).collect()
+        let answered = |engine| self.asked(engine).iter().filter(|record| record.outcome == Outcome::Completed).count();
+        (0..self.engines.len()).map(answered).collect()
     }
 
     /// Requests counted as over from here.
