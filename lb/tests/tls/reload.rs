@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::{Read, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use crate::listener::{
 use crate::pki::{Authority, Leaf};
 use crate::support::client::request;
 use crate::support::engines::{MODEL, slow_engine};
-use crate::support::{Driver, Setup, chat, engine, eventually, fleet, stream};
+use crate::support::{Driver, Gateway, Setup, chat, engine, eventually, fleet, get, stream};
 
 on_both_drivers![
     a_pair_is_changed_under_load_without_a_failed_request,
@@ -24,6 +25,7 @@ on_both_drivers![
     a_broken_pair_is_refused_and_the_old_one_stays,
     client_authorities_change_too,
     an_expired_certificate_is_shown_with_a_warning,
+    of_several_listeners_the_one_whose_files_change_changes,
 ];
 
 /// 2090-01-01, when certificates of these tests expire.
@@ -170,4 +172,42 @@ fn an_expired_certificate_is_shown_with_a_warning(driver: Driver) {
     let next = tls.authority.issue(&[HOST]);
     tls.write_pair(&next.certificate_pem, &next.key_pem());
     eventually("the new certificate is shown", || connect(tls.address(), &tls.trusting()).ok());
+}
+
+/// Where the two TLS listeners are, by the metric about their certificates.
+fn tls_addresses(gateway: &Gateway) -> Vec<SocketAddr> {
+    let page = get(gateway.admin, "/metrics").text();
+    let lines =
+        page.lines().filter_map(|line| line.strip_prefix("kinference_tls_certificate_expiry_seconds{listener=\""));
+    lines.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()
+}
+
+fn of_several_listeners_the_one_whose_files_change_changes(driver: Driver) {
+    let (engine, authority) = (engine(), Authority::new("servers"));
+    let (one, other) = (authority.issue(&[HOST]), authority.issue(&[HOST]));
+    let mut setup = Setup::new(fleet(&[&engine]));
+    for (name, leaf) in [("one", &one), ("other", &other)] {
+        let listener =
+            format!(" }}, {{ address: \"127.0.0.1:0\", tls: {{ certFile: {name}.crt, keyFile: {name}.key }}");
+        setup.listener.push_str(&listener);
+        setup.files.push((format!("{name}.crt"), leaf.certificate_pem.clone()));
+        setup.files.push((format!("{name}.key"), leaf.key_pem()));
+    }
+    let gateway = setup.start(driver);
+    let config = Arc::new(trusting(&authority, None));
+    let shown = |address| {
+        let stream = connect_stream(address, &config).unwrap();
+        stream.conn.peer_certificates().unwrap()[0].clone().into_owned()
+    };
+    let address_of = |leaf: &Leaf| {
+        let mut addresses = tls_addresses(&gateway).into_iter();
+        addresses.find(|address| shown(*address) == leaf.certificate).unwrap()
+    };
+    let (at_one, at_other) = (address_of(&one), address_of(&other));
+    let next = authority.issue(&[HOST]);
+    fs::write(beside(&gateway, "other.crt"), &next.certificate_pem).unwrap();
+    fs::write(beside(&gateway, "other.key"), next.key_pem()).unwrap();
+    eventually("the other listener shows the new certificate", || (shown(at_other) == next.certificate).then_some(()));
+    assert!(shown(at_one) == one.certificate);
+    assert_eq!(gateway.chat("", &chat(MODEL, 1)).status, 200, "the first listener is plain still");
 }
