@@ -1,6 +1,6 @@
 //! The data plane and the server around it: everything that touches the kernel, the clock or the network.
 //!
-//! Reading order: [`server`] (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
+//! Reading order: `server` (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
 //! eight steps), then the rooms each step enters.
 
 mod body;
