@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::io as std_io;
 use std::net::SocketAddr;
+use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,12 +15,15 @@ use crate::http1::rewrite::{push_decimal, push_header};
 use crate::http1::{RequestHead, Version};
 use crate::io::{self, Buf, Conn, Listener, Out, SizeClass, Stop, until};
 use crate::shard::Shard;
+use crate::sys;
 use crate::tls::{Acceptor, Established, NotEstablished, Transport};
 
 /// After an answer that could not wait for the end of the request, this much more is read so that the client sees it.
-const LINGER_BYTES_MAX: usize = 1 << 20;
+const LINGER_BYTES_MAX: usize = 64 << 20;
 /// And for this long.
 const LINGER: Duration = Duration::from_secs(1);
+/// Most connections taken from a queue at once.
+const ACCEPT_WAITING_MAX: usize = 4096;
 /// Rest after a failed accept (out of descriptors, mostly): the backlog keeps what comes meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -42,6 +46,17 @@ pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, entrance: Rc<En
                 shard.metrics.borrow_mut().accept_errors += 1;
                 io::sleep(ACCEPT_PAUSE).await;
             }
+        }
+    }
+}
+
+/// Takes the connections that wait at a listening socket now.
+pub(crate) fn admit_waiting(shard: &Rc<Shard>, socket: RawFd, entrance: &Entrance) {
+    // As many as a backlog may hold.
+    for _ in 0..ACCEPT_WAITING_MAX {
+        let Some(stream) = sys::accept_waiting(socket) else { return };
+        if let Ok((conn, peer)) = Listener::adopt(stream, &shard.reactor) {
+            admit(shard, conn, peer, entrance);
         }
     }
 }

@@ -127,7 +127,9 @@ impl Endpoint {
     pub(crate) fn take_idle(&self, now_us: u64, keep_alive_us: u64) -> Option<Conn> {
         let mut idle = self.idle.borrow_mut();
         while let Some(kept) = idle.pop() {
-            if !kept.conn.watch().is_gone() && now_us.saturating_sub(kept.since_us) < keep_alive_us {
+            // Whatever an idle server says belongs to no request, least of all to the next client's.
+            let silent = !kept.conn.watch().is_gone() && !kept.conn.is_readable();
+            if silent && now_us.saturating_sub(kept.since_us) < keep_alive_us {
                 return Some(kept.conn);
             }
         }

@@ -74,6 +74,8 @@ pub(crate) enum Refused {
 pub(crate) enum UpstreamError {
     /// No connection.
     Connect,
+    /// No connection, for want of descriptors, ports or memory on this side.
+    OutOfSockets,
     /// The connection ended before an answer.
     Reset,
     /// No first byte in time.
@@ -123,6 +125,7 @@ impl Refused {
             Self::Denied { status, .. } => shape(*status, "permission_error", ""),
             Self::Upstream(UpstreamError::Timeout) => shape(504, SERVER, "upstream_timeout"),
             Self::Upstream(UpstreamError::Connect) => shape(502, SERVER, "upstream_unreachable"),
+            Self::Upstream(UpstreamError::OutOfSockets) => shape(503, SERVER, "out_of_sockets"),
             Self::Upstream(UpstreamError::Reset) => shape(502, SERVER, "upstream_reset"),
             Self::Upstream(UpstreamError::BadAnswer) => shape(502, SERVER, "upstream_bad_answer"),
             Self::NotConfigured => shape(503, SERVER, "not_configured"),
@@ -239,6 +242,9 @@ impl Refused {
             }
             Self::Denied { message, .. } => message.clone(),
             Self::Upstream(UpstreamError::Connect) => "The endpoint cannot be reached.".into(),
+            Self::Upstream(UpstreamError::OutOfSockets) => {
+                "The gateway has no more sockets; try again shortly, or raise its limit of open files.".into()
+            }
             Self::Upstream(UpstreamError::Reset) => "The endpoint closed the connection without an answer.".into(),
             Self::Upstream(UpstreamError::Timeout) => "The endpoint did not answer in time.".into(),
             Self::Upstream(UpstreamError::BadAnswer) => "The endpoint's answer is not valid HTTP/1.1.".into(),

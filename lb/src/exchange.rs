@@ -91,7 +91,8 @@ impl Drop for OpenExchange {
 async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
     let rest = message.take_rest();
     let path = path_of(origin_form(client.head.target.of(&message.bytes)));
-    record.entry.method = String::from_utf8_lossy(client.head.method_name.of(&message.bytes)).into_owned();
+    let method = client.head.method_name.of(&message.bytes);
+    record.entry.method = String::from_utf8_lossy(&method[..method.len().min(32)]).into_owned();
     record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
     // One exchange pins one plan: what it was decided by is what it ends by.
     let plan = shard.plan.borrow().clone();
@@ -163,12 +164,16 @@ async fn route(
             }
             Err(NoAnswer::Failed(error)) => {
                 flight.end(Ended::Failed);
-                shard.report_failure(&choice.endpoint, failure_of(error));
+                if let Some(failure) = failure_of(error) {
+                    shard.report_failure(&choice.endpoint, failure);
+                }
                 last.failed = Some(error);
             }
             Err(NoAnswer::Lost(error)) => {
                 flight.end(Ended::Failed);
-                shard.report_failure(&choice.endpoint, failure_of(error));
+                if let Some(failure) = failure_of(error) {
+                    shard.report_failure(&choice.endpoint, failure);
+                }
                 return refuse(shard, client, record, &Refused::Upstream(error)).await;
             }
         }
@@ -237,13 +242,15 @@ fn report_refusal(shard: &Shard, choice: &Choice, status: u16) {
     shard.report_failure(&choice.endpoint, failure);
 }
 
-fn failure_of(error: UpstreamError) -> Failure {
-    match error {
+/// What it says about the endpoint; `None` when the fault is ours.
+fn failure_of(error: UpstreamError) -> Option<Failure> {
+    Some(match error {
         UpstreamError::Connect => Failure::Connect,
         UpstreamError::Reset => Failure::Reset,
         UpstreamError::Timeout => Failure::FirstByteTimeout,
         UpstreamError::BadAnswer => Failure::BadAnswer,
-    }
+        UpstreamError::OutOfSockets => return None,
+    })
 }
 
 fn decide_once(

@@ -385,6 +385,7 @@ fn run_shard(setup: ShardSetup) {
         // The place of the panic has been written by the panic hook.
         Err(_) => journal::error("a data thread panicked; aborting", &[("thread", &index)]),
     }
+    journal::flush();
     std::process::abort();
 }
 

@@ -35,6 +35,8 @@ const HOUSEKEEPING: Duration = Duration::from_millis(100);
 const LOG_BYTES_FLUSH: usize = 64 << 10;
 /// Lines are dropped (and counted) when there are more bytes than this and nobody takes them.
 const LOG_BYTES_MAX: usize = 4 << 20;
+/// How long a draining thread stays for requests that are on their way on idle connections.
+const IDLE_CONNECTIONS_DRAIN_US: u64 = 1_000_000;
 /// Most messages taken from the mailbox before other work gets a turn.
 const MESSAGES_PER_TURN: usize = 1_024;
 
@@ -78,6 +80,7 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) draining: Cell<bool>,
+    drain_since_us: Cell<u64>,
     /// Memory for request bodies.
     pub(crate) body_memory: Rc<BodyMemory>,
     /// Requests being tried again right now.
@@ -120,6 +123,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         draining: Cell::new(false),
+        drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
         retries_live: Cell::new(0),
         next_request: Cell::new(seed() >> 24),
@@ -175,6 +179,7 @@ async fn housekeeping(shard: Rc<Shard>) {
     loop {
         io::sleep(HOUSEKEEPING).await;
         shard.flush_log();
+        shard.tell_if_drained();
         let now_us = io::now_us();
         let keep_us = duration_us(shard.settings.upstream_keep_alive);
         for endpoint in shard.table.borrow().iter() {
@@ -189,7 +194,7 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 }
 
 impl Shard {
-    fn take_messages(&self, mailbox: &Receiver<ToShard>, doors: &[Door]) {
+    fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
         for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
             match message {
                 ToShard::Plan(plan) => self.apply(plan),
@@ -216,7 +221,13 @@ impl Shard {
                 }
                 ToShard::Drain => {
                     self.draining.set(true);
-                    doors.iter().for_each(|door| sys::stop_listening(door.socket));
+                    self.drain_since_us.set(io::now_us());
+                    for door in doors {
+                        // Closing with connections in the queue would reset them; after the last one there is little time
+                        // for another.
+                        conn::admit_waiting(self, door.socket, &door.entrance);
+                        sys::stop_listening(door.socket);
+                    }
                     self.tell_if_drained();
                 }
             }
@@ -410,9 +421,18 @@ impl Shard {
         self.tell_if_drained();
     }
 
+    /// A thread is drained when no request is being worked on, and no connection is left on which one may be on its way: for
+    /// a second clients find out by the answers they get that their connections end.
     fn tell_if_drained(&self) {
-        let open = self.metrics.borrow().exchanges_open;
-        if self.draining.get() && open == 0 && !self.drained_told.get() {
+        if !self.draining.get() || self.drained_told.get() {
+            return;
+        }
+        let (exchanges, connections) = {
+            let metrics = self.metrics.borrow();
+            (metrics.exchanges_open, metrics.connections_open)
+        };
+        let waited_us = io::now_us().saturating_sub(self.drain_since_us.get());
+        if exchanges == 0 && (connections == 0 || waited_us >= IDLE_CONNECTIONS_DRAIN_US) {
             self.flush_log();
             self.drained_told.set(self.control.try_send(FromShard::Drained).is_ok());
         }

@@ -107,6 +107,31 @@ impl Waker {
     }
 }
 
+/// Microseconds of the kernel's coarse monotonic clock: a few nanoseconds to read, a few milliseconds coarse, never 0.
+pub(crate) fn coarse_us() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `now` is valid for writes during the call, which cannot fail for this clock.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    (now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1_000).max(1)
+}
+
+/// Whether a socket that should be silent has something to say: bytes, an end, or an error. Never waits.
+pub(crate) fn is_readable(socket: RawFd) -> bool {
+    let mut byte = 0_u8;
+    // SAFETY: the buffer is valid for its one byte; a descriptor that is closed already only gives an error.
+    let n = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    n >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+}
+
+/// Takes one connection that waits at a listening socket; never waits. `None`: there is none.
+pub(crate) fn accept_waiting(listener: RawFd) -> Option<std::net::TcpStream> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: no address is asked for, so no memory is written.
+    let fd = unsafe { libc::accept4(listener, std::ptr::null_mut(), std::ptr::null_mut(), flags) };
+    // SAFETY: `fd` was just created by the call and nobody else owns it.
+    (fd >= 0).then(|| unsafe { std::net::TcpStream::from_raw_fd(fd) })
+}
+
 /// Stops a listening socket: a pending accept on it ends with an error, and no new connection is taken.
 pub(crate) fn stop_listening(fd: RawFd) {
     // SAFETY: no pointers are passed; a descriptor that is closed already only gives an error.

@@ -14,6 +14,8 @@ use crate::shard::{Shard, duration_us};
 
 /// Longest head of an answer.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
+/// Longer requests are watched for an answer that comes while they are sent; shorter ones fit into the sockets' buffers.
+const EARLY_ANSWER_BYTES_MIN: usize = 256 << 10;
 /// Most interim (1xx) answers before the real one.
 const INTERIM_ANSWERS_MAX: u32 = 8;
 
@@ -86,9 +88,16 @@ async fn connect(shard: &Rc<Shard>, client: &Watch, endpoint: &Endpoint) -> Resu
     let deadline = shard.reactor.deadline(timeout);
     match until(io::connect(&shard.reactor, endpoint.spec.address), Some(client), deadline.watch()).await {
         Ok(Ok(conn)) => Ok(conn),
+        Ok(Err(error)) if is_ours(&error) => Err(NoAnswer::Lost(UpstreamError::OutOfSockets)),
         Ok(Err(_)) | Err(Stop::TimedOut) => Err(NoAnswer::Failed(UpstreamError::Connect)),
         Err(Stop::Gone) => Err(NoAnswer::ClientGone),
     }
+}
+
+/// This process, or its host, has no more descriptors, ports or memory: no fault of the endpoint, and no other one helps.
+fn is_ours(error: &std::io::Error) -> bool {
+    const OURS: [i32; 5] = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::EADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|code| OURS.contains(&code))
 }
 
 async fn ask(
@@ -103,7 +112,15 @@ async fn ask(
     let watch = conn.watch_shared();
     watch.arm(timeouts.idle.unwrap_or(shard.settings.idle_timeout));
     let out = std::mem::take(&mut client.out);
-    let sent = until(conn.send(out), Some(client.conn.watch()), &watch).await;
+    let socket = (out.len() > EARLY_ANSWER_BYTES_MIN).then(|| conn.raw_fd());
+    let sending = until(conn.send(out), Some(client.conn.watch()), &watch);
+    let sent = match socket {
+        None => sending.await,
+        Some(socket) => match io::unless(sending, io::becomes_readable(socket)).await {
+            Some(sent) => sent,
+            None => return early_answer(client, upstream, shard, conn).await,
+        },
+    };
     match sent {
         Ok((_, mut out)) => {
             message.bytes = std::mem::take(&mut out.data);
@@ -118,6 +135,27 @@ async fn ask(
     let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
     watch.disarm();
     answer
+}
+
+/// The server answers (413, mostly) before it has read the body: the rest is not sent, the connection is not used again.
+async fn early_answer(
+    client: &mut Client,
+    upstream: &Upstream<'_>,
+    shard: &Rc<Shard>,
+    conn: Conn,
+) -> Result<Answer, NoAnswer> {
+    let watch = conn.watch_shared();
+    watch.arm(upstream.endpoint.spec.timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout));
+    let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
+    watch.disarm();
+    match answer {
+        Ok(mut answer) => {
+            answer.head.keep_alive = false;
+            Ok(answer)
+        }
+        Err(NoAnswer::Failed(error)) => Err(NoAnswer::Lost(error)),
+        Err(NoAnswer::ClientGone | NoAnswer::Lost(_)) => answer,
+    }
 }
 
 async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: Conn) -> Result<Answer, NoAnswer> {

@@ -3,9 +3,7 @@
 mod budget;
 mod coding;
 
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 pub(crate) use self::budget::BodyMemory;
 use self::budget::Budget;
@@ -15,8 +13,12 @@ use crate::conn::{Client, Fault};
 use crate::error::Refused;
 use crate::http1::head::Headers;
 use crate::http1::{BodyFraming, ChunkedDecoder};
-use crate::io::{Buf, SizeClass};
+use crate::io::{self, Buf, SizeClass};
 use crate::shard::Shard;
+
+/// Decoding pauses after this many bytes, for this long, so that other requests of the thread go on.
+const PAUSE_EVERY_BYTES: usize = 1 << 20;
+const PAUSE: std::time::Duration = std::time::Duration::from_millis(1);
 
 /// A request in one buffer: its head, its body, and perhaps the beginning of the next request.
 #[derive(Debug)]
@@ -82,8 +84,7 @@ pub(crate) async fn receive(shard: &Rc<Shard>, client: &mut Client) -> Result<Me
         BodyFraming::Length(bytes) => {
             let bytes = usize::try_from(bytes).ok().filter(|&n| n <= limit).ok_or(Refused::BodyTooLong(limit))?;
             let mut budget = Budget::new(&shard.body_memory);
-            budget.grow(bytes).await?;
-            receive_length(shard, client, bytes).await?;
+            receive_length(shard, client, bytes, &mut budget).await?;
             let end = client.head.head_bytes + bytes;
             Ok(message(client, end, budget))
         }
@@ -97,15 +98,30 @@ fn message(client: &mut Client, body_end: usize, budget: Budget) -> Message {
     Message { bytes, body_start, body_end, encoding: BodyEncoding::AsSent, budget }
 }
 
-async fn receive_length(shard: &Shard, client: &mut Client, bytes: usize) -> Result<(), NoBody> {
-    let end = client.head.head_bytes + bytes;
+/// Memory is charged as bytes come, at most twice what has come: a length that is only announced takes nothing from others.
+async fn receive_length(shard: &Shard, client: &mut Client, bytes: usize, budget: &mut Budget) -> Result<(), NoBody> {
+    let head_bytes = client.head.head_bytes;
+    let end = head_bytes + bytes;
+    charge(budget, client.inbox.len().saturating_sub(head_bytes), bytes).await?;
     if client.inbox.len() >= end {
         return Ok(());
     }
     say_continue(shard, client).await?;
-    client.inbox.reserve(end - client.inbox.len());
     while client.inbox.len() < end {
+        // Room up to what is charged: the kernel cannot fill more.
+        let room = (budget.bytes() + head_bytes).min(end) - client.inbox.len();
+        client.inbox.reserve(room.max(1));
         receive_some(shard, client).await?;
+        charge(budget, client.inbox.len() - head_bytes, bytes).await?;
+    }
+    Ok(())
+}
+
+/// Takes memory for what has come, and for as much again: at least for a small body, at most for the whole.
+async fn charge(budget: &mut Budget, received: usize, whole: usize) -> Result<(), Refused> {
+    let wanted = (2 * received).max(SizeClass::Large.bytes()).min(whole);
+    if received >= budget.bytes() && wanted > budget.bytes() {
+        budget.grow(wanted - budget.bytes()).await?;
     }
     Ok(())
 }
@@ -230,6 +246,7 @@ async fn decoded(message: &Message, coding: Coding, limit: usize, budget: &mut B
     }
     let mut decoder = Decoder::new(coding, message.body());
     let mut made = vec![0; STEP_BYTES];
+    let mut pause_at = PAUSE_EVERY_BYTES;
     loop {
         match decoder.step(&mut made).map_err(|Broken(why)| Refused::ContentCoding(why))? {
             Step::Made(bytes) => {
@@ -241,19 +258,10 @@ async fn decoded(message: &Message, coding: Coding, limit: usize, budget: &mut B
             }
             Step::End => return Ok(whole),
         }
-        give_way().await;
-    }
-}
-
-/// Lets the other tasks of the thread run.
-async fn give_way() {
-    let mut waited = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut waited, true) {
-            return Poll::Ready(());
+        // A task that wakes itself would starve the others: only a timer lets them run.
+        if whole.len() >= pause_at {
+            pause_at = whole.len() + PAUSE_EVERY_BYTES;
+            io::sleep(PAUSE).await;
         }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
+    }
 }

@@ -70,6 +70,12 @@ enum Ctl {
 /// Runs the command that the process was started with.
 #[must_use]
 pub fn main() -> ExitCode {
+    let code = run();
+    crate::control::journal::flush();
+    code
+}
+
+fn run() -> ExitCode {
     match invoked_as() {
         InvokedAs::Kinference => match Kinference::parse().command {
             Command::Serve(serve) => serve.run(),

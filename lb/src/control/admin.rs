@@ -25,9 +25,9 @@ use super::{exposition, journal, page};
 use crate::mailbox::ShardHandle;
 
 /// Connections at once: a few people, a few scrapers, a kubelet.
-const CONNECTIONS_MAX: usize = 64;
+const CONNECTIONS_MAX: usize = 512;
 /// From the first byte of a head to its last; also how long an idle connection is kept.
-const HEAD_WITHIN: Duration = Duration::from_secs(30);
+const HEAD_WITHIN: Duration = Duration::from_secs(2);
 /// Longest life of a connection.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(3_600);
 /// The control loop answers within its turn; when it does not, that is what there is to say.

@@ -5,10 +5,18 @@
 
 use std::fmt::{self, Display, Write as _};
 use std::io::Write as _;
+use std::sync::OnceLock;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Longest value of one pair, in bytes; the rest is cut off.
 const VALUE_BYTES_MAX: usize = 2_048;
+
+/// Lines that wait for stderr; more are lost.
+const LINES_WAITING_MAX: usize = 1_024;
+
+/// How long the end of the process waits for its last lines.
+const FLUSH_WITHIN: Duration = Duration::from_millis(500);
 
 /// How much attention a line asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,8 +60,42 @@ pub(crate) fn error(message: &str, pairs: &[Pair<'_>]) {
 fn write(level: Level, message: &str, pairs: &[Pair<'_>]) {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let text = line(since_epoch, level, message, pairs);
-    // Nobody is left to be told when stderr is closed.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    // A full queue: whoever reads stderr has stopped, and nothing may wait for that.
+    let _ = writer().try_send(Entry::Line(text));
+}
+
+/// Waits until what was written so far has left, at most [`FLUSH_WITHIN`]: to be called before the process ends.
+pub(crate) fn flush() {
+    let (done, told) = sync_channel(1);
+    if WRITER.get().is_some_and(|writer| writer.try_send(Entry::Flush(done)).is_ok()) {
+        let _ = told.recv_timeout(FLUSH_WITHIN);
+    }
+}
+
+static WRITER: OnceLock<SyncSender<Entry>> = OnceLock::new();
+
+enum Entry {
+    Line(String),
+    Flush(SyncSender<()>),
+}
+
+/// The queue of the thread that writes: a pipe that nobody reads must not hold up the control thread.
+fn writer() -> &'static SyncSender<Entry> {
+    WRITER.get_or_init(|| {
+        let (sender, entries) = sync_channel(LINES_WAITING_MAX);
+        let write_all = move || {
+            for entry in entries {
+                match entry {
+                    // Nobody is left to be told when stderr is closed.
+                    Entry::Line(text) => drop(std::io::stderr().lock().write_all(text.as_bytes())),
+                    Entry::Flush(done) => drop(done.try_send(())),
+                }
+            }
+        };
+        // Without a thread the lines stay in the queue, and are lost.
+        drop(std::thread::Builder::new().name("journal".into()).spawn(write_all));
+        sender
+    })
 }
 
 fn line(since_epoch: Duration, level: Level, message: &str, pairs: &[Pair<'_>]) -> String {

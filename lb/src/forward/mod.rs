@@ -92,7 +92,7 @@ pub(crate) async fn forward(
 ) -> Forwarded {
     let Answer { conn, head, mut received } = answer;
     let kind = content_kind(&head, &received);
-    let pass = Pass {
+    let mut pass = Pass {
         shard,
         client,
         conn,
@@ -120,6 +120,9 @@ pub(crate) async fn forward(
         // To HEAD and 304 the length of what would have been sent may be told; else there simply is none.
         let length =
             if shown.head_only || head.status == 304 { told_length } else { (head.status != 204).then_some(0) };
+        // A server that sends a body all the same would give it to the next client. Only an answer that says itself that it
+        // has none is believed.
+        pass.upstream_keeps &= received.is_empty() && told_length == Some(0);
         pass.stream(Buf::default(), BodyRead::Bodiless(length)).await
     } else if kind == Kind::Document && !is_longer(&pass.source, DOCUMENT_BYTES_MAX) {
         pass.document(received).await

@@ -96,7 +96,7 @@ impl ChunkedDecoder {
             (State::SizeSpace, _) => return Err(ChunkError("a chunk has two sizes")),
             (State::Size, _) => {
                 let digit = hex(byte).ok_or(ChunkError("bad digit in a chunk size"))?;
-                if self.left >> 48 != 0 {
+                if self.left >> 48 != 0 || self.line > 16 {
                     return Err(ChunkError("chunk size out of range"));
                 }
                 self.left = self.left << 4 | u64::from(digit);

@@ -10,6 +10,7 @@ use monoio::net::{TcpListener, TcpStream};
 
 use super::watch::Registration;
 use super::{Buf, Out, Reactor, Watch};
+use crate::sys;
 
 /// One TCP connection. Closing is dropping; operations in flight keep their buffers until the kernel lets go of them.
 #[derive(Debug)]
@@ -41,7 +42,18 @@ impl Conn {
         (result, Buf::from_spare(spare))
     }
 
-    /// Sends all of `out`, and gives it back in every case.
+    /// Whether there is something to be received now: bytes, the end, an error.
+    pub(crate) fn is_readable(&self) -> bool {
+        sys::is_readable(self.stream.as_raw_fd())
+    }
+
+    /// For a look at the socket while it is in use, by [`sys::is_readable`].
+    pub(crate) fn raw_fd(&self) -> RawFd {
+        self.stream.as_raw_fd()
+    }
+
+    /// Sends all of `out`, and gives it back in every case. The time that the connection's watch has armed begins anew with
+    /// every byte that goes.
     pub(crate) async fn send(&mut self, mut out: Out) -> (io::Result<()>, Out) {
         let total = out.len();
         let mut sent = 0;
@@ -50,7 +62,10 @@ impl Conn {
             out = vectored.out;
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), out),
-                Ok(n) => sent += n,
+                Ok(n) => {
+                    sent += n;
+                    self.watch().progressed();
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return (Err(error), out),
             }
@@ -87,6 +102,12 @@ impl Listener {
     /// For [`crate::sys::stop_listening`].
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.listener.as_raw_fd()
+    }
+
+    /// Takes over a connection that was accepted elsewhere.
+    pub(crate) fn adopt(stream: std::net::TcpStream, reactor: &Rc<Reactor>) -> io::Result<(Conn, SocketAddr)> {
+        let peer = stream.peer_addr()?;
+        Ok((Conn::new(reactor, TcpStream::from_std(stream)?)?, peer))
     }
 
     /// The next connection.

@@ -4,26 +4,21 @@
 //! operation: arming one costs a store. Departed peers are told by the thread's [`crate::sys::Departures`].
 
 use std::cell::{Cell, RefCell};
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::{FromRawFd, RawFd};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker as TaskWaker};
 use std::time::Duration;
 
 use monoio::net::TcpStream;
 
-use super::runtime::{now_us, sleep};
-use crate::sys::{Departures, Waker};
+use super::runtime::sleep;
+use crate::sys::{Departures, Waker, coarse_us, is_readable};
 
 /// How often deadlines are checked, hence how late one may be seen.
 const SWEEP: Duration = Duration::from_millis(20);
-
-thread_local! {
-    /// When the thread's last sweep was: a clock that costs nothing to read. 0 before the first.
-    static SWEPT_US: Cell<u64> = const { Cell::new(0) };
-}
 
 /// The token of the thread's own waker; connection tokens count from 0.
 const MAILBOX: u64 = u64::MAX;
@@ -41,8 +36,10 @@ pub(crate) enum Stop {
 #[derive(Debug)]
 pub(crate) struct Watch {
     gone: Cell<bool>,
-    /// In microseconds of [`now_us`]; 0 is none.
+    /// In microseconds of [`coarse_us`]; 0 is none.
     deadline_us: Cell<u64>,
+    /// What was armed, in microseconds; 0 is nothing.
+    timeout_us: Cell<u64>,
     /// A sweep has found the deadline passed.
     overdue: Cell<bool>,
     waiting: RefCell<Option<TaskWaker>>,
@@ -54,17 +51,25 @@ impl Watch {
         self.gone.get()
     }
 
-    /// Sets the deadline of what is awaited next. It counts from the last sweep, and is seen by the first sweep after it:
-    /// up to a sweep late, never early.
+    /// Sets the deadline of what is awaited next. It is seen by the first sweep after it.
     pub(crate) fn arm(&self, timeout: Duration) {
-        let timeout_us = u64::try_from((timeout + SWEEP).as_micros()).unwrap_or(u64::MAX);
-        self.deadline_us.set(SWEPT_US.get().saturating_add(timeout_us).max(1));
+        self.timeout_us.set(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
+        self.progressed();
+    }
+
+    /// What is awaited goes on: the time that was armed begins anew.
+    pub(super) fn progressed(&self) {
+        let timeout_us = self.timeout_us.get();
+        if timeout_us != 0 {
+            self.deadline_us.set(coarse_us().saturating_add(timeout_us));
+        }
         self.overdue.set(false);
     }
 
     /// No deadline.
     pub(crate) fn disarm(&self) {
         self.deadline_us.set(0);
+        self.timeout_us.set(0);
         self.overdue.set(false);
     }
 
@@ -92,6 +97,28 @@ pub(crate) async fn until<T>(
     deadline: &Watch,
 ) -> Result<T, Stop> {
     Until { operation, peer, deadline }.await
+}
+
+/// Awaits `operation`, unless `stop` ends before: then the operation is dropped.
+pub(crate) async fn unless<T>(operation: impl Future<Output = T>, stop: impl Future<Output = ()>) -> Option<T> {
+    let (mut operation, mut stop) = (pin!(operation), pin!(stop));
+    poll_fn(|cx| {
+        if let Poll::Ready(done) = operation.as_mut().poll(cx) {
+            return Poll::Ready(Some(done));
+        }
+        stop.as_mut().poll(cx).map(|()| None)
+    })
+    .await
+}
+
+/// Ends when a socket that is being written to has something to say; looks every [`SWEEP`].
+pub(crate) async fn becomes_readable(socket: RawFd) {
+    loop {
+        sleep(SWEEP).await;
+        if is_readable(socket) {
+            return;
+        }
+    }
 }
 
 struct Until<'a, F> {
@@ -159,7 +186,6 @@ impl Reactor {
     pub(crate) fn new(waker: Waker) -> io::Result<Rc<Self>> {
         let departures = Departures::new()?;
         departures.watch_waker(&waker, MAILBOX)?;
-        SWEPT_US.set(now_us());
         Ok(Rc::new(Self { departures, waker, slots: RefCell::default() }))
     }
 
@@ -181,6 +207,7 @@ impl Reactor {
         let watch = Rc::new(Watch {
             gone: Cell::new(false),
             deadline_us: Cell::new(0),
+            timeout_us: Cell::new(0),
             overdue: Cell::new(false),
             waiting: RefCell::new(None),
         });
@@ -225,11 +252,9 @@ impl Reactor {
 
     /// Wakes everything whose deadline has passed, every [`SWEEP`], for ever.
     pub(crate) async fn sweep(self: Rc<Self>) {
-        SWEPT_US.set(now_us());
         loop {
             sleep(SWEEP).await;
-            let now_us = now_us();
-            SWEPT_US.set(now_us);
+            let now_us = coarse_us();
             let slots = self.slots.borrow();
             for watch in slots.entries.iter().filter_map(|slot| slot.watch.as_ref()) {
                 let deadline_us = watch.deadline_us.get();
