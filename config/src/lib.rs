@@ -1,7 +1,7 @@
 //! What the documents mean: from YAML to one immutable [`Snapshot`], with every finding at its line
 //! and column. This is the only place where configuration is validated.
 //!
-//! Reading order: [`load`] (bytes to nodes with positions), [`check`] (nodes against the schema of
+//! Reading order: [`mod@load`] (bytes to nodes with positions), [`check`] (nodes against the schema of
 //! their kind), [`lower`](mod@lower) (documents to a snapshot), [`snapshot`] (what is in force), [`source`] (where
 //! documents come from), [`server_file`] (the process's own file), [`limits`] (every bound, once).
 #![forbid(unsafe_code)]

@@ -17,6 +17,8 @@ on_both_drivers![
     broken_chunks_at_the_start_of_a_stream_are_a_502_in_json,
     broken_chunks_within_a_stream_are_one_error_event,
     headers_of_the_upstream_hop_stay_there,
+    what_an_idle_server_says_reaches_no_other_client,
+    an_answer_that_comes_before_the_body_is_sent_ends_the_upload,
 ];
 
 const JSON: &str = r#"{"object":"chat.completion","model":"org/tiny-1"}"#;
@@ -160,4 +162,26 @@ fn headers_of_the_upstream_hop_stay_there(driver: Driver) {
         assert_eq!(answer.header(name), None, "{}", answer.head);
     }
     assert_eq!((answer.header("x-public"), answer.json()["object"].clone()), (Some("1"), json!("chat.completion")));
+}
+
+fn what_an_idle_server_says_reaches_no_other_client(driver: Driver) {
+    let junk = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{\"EVIL\":1}";
+    let upstream = Scripted::start(document(JSON), Then::Say(junk));
+    let gateway = start(driver, &upstream);
+    for _ in 0..6 {
+        let answer = gateway.chat("", &chat(MODEL, 3));
+        assert_eq!((answer.status, answer.text().as_str()), (200, JSON));
+        // Time for the junk to arrive on the kept connection.
+        upstream.wait_until_said();
+    }
+}
+
+fn an_answer_that_comes_before_the_body_is_sent_ends_the_upload(driver: Driver) {
+    let refusal = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+    let upstream = Scripted::start(refusal, Then::Hold);
+    let gateway = start(driver, &upstream);
+    let body = format!("{}{}", chat(MODEL, 2), " ".repeat(24 << 20));
+    let answer = gateway.chat("", &body);
+    assert_eq!((answer.status, answer.text().as_str()), (413, "{}"));
+    gateway.expect_nothing_in_flight();
 }

@@ -103,7 +103,9 @@ fn answers_without_a_body_keep_their_headers_and_the_connection(driver: Driver) 
         }
         client.end_sending();
         client.expect_end();
-        assert_eq!(gateway.metric("kinference_upstream_reuses_total", &[]), 1.0, "{method} {head}");
+        // Only an answer that says itself that it has no body is believed to have none on its way.
+        let reused = if length == Some("0") { 1.0 } else { 0.0 };
+        assert_eq!(gateway.metric("kinference_upstream_reuses_total", &[]), reused, "{method} {head}");
     }
 }
 

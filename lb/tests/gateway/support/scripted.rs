@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -16,6 +16,10 @@ pub(crate) enum Then {
     Keep,
     /// It ends.
     Close,
+    /// The next request may come, but this is said first, unasked.
+    Say(&'static str),
+    /// The answer comes with the head of the request already, and nothing more is read.
+    Hold,
 }
 
 /// The server. Dropping it ends it; its connections end with those who opened them.
@@ -23,6 +27,7 @@ pub(crate) enum Then {
 pub(crate) struct Scripted {
     pub(crate) address: SocketAddr,
     chats: Arc<Mutex<Vec<u32>>>,
+    said: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,20 +38,30 @@ impl Scripted {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = listener.local_addr().unwrap();
         let (chats, stop) = (Arc::<Mutex<Vec<u32>>>::default(), Arc::<AtomicBool>::default());
+        let said = Arc::<AtomicUsize>::default();
         let thread = std::thread::spawn({
             let (chats, stop, answer) = (Arc::clone(&chats), Arc::clone(&stop), Arc::<[u8]>::from(answer.into()));
+            let said = Arc::clone(&said);
             move || {
                 for (number, stream) in (0..).zip(listener.incoming()) {
                     if stop.load(Ordering::SeqCst) {
                         return;
                     }
-                    let (chats, answer) = (Arc::clone(&chats), Arc::clone(&answer));
+                    let (chats, answer, said) = (Arc::clone(&chats), Arc::clone(&answer), Arc::clone(&said));
+                    let stop = Arc::clone(&stop);
                     // Whatever goes wrong on the connection is what the gateway wanted.
-                    std::thread::spawn(move || stream.and_then(|stream| serve(stream, number, &answer, then, &chats)));
+                    std::thread::spawn(move || {
+                        stream.and_then(|stream| serve(stream, number, &answer, then, &chats, &said, &stop))
+                    });
                 }
             }
         });
-        Self { address, chats, stop, thread: Some(thread) }
+        Self { address, chats, said, stop, thread: Some(thread) }
+    }
+
+    /// Waits until every chat's connection has been told what [`Then::Say`] says.
+    pub(crate) fn wait_until_said(&self) {
+        super::eventually("it is said", || (self.said.load(Ordering::SeqCst) >= self.chats().len()).then_some(()));
     }
 
     /// The number of the connection of each chat, in order of arrival.
@@ -66,23 +81,40 @@ impl Drop for Scripted {
     }
 }
 
+/// How often a connection that is held looks whether the server ends.
+const HOLD_LOOK: std::time::Duration = std::time::Duration::from_millis(20);
+
 fn serve(
     mut stream: TcpStream,
     number: u32,
     answer: &[u8],
     then: Then,
     chats: &Mutex<Vec<u32>>,
+    said: &AtomicUsize,
+    stop: &AtomicBool,
 ) -> std::io::Result<()> {
     let mut received = Vec::new();
-    while let Some(path) = request(&mut stream, &mut received)? {
+    while let Some(path) = request(&mut stream, &mut received, then)? {
         if path.ends_with("/models") {
             let models = format!(r#"{{"object":"list","data":[{{"id":"{MODEL}","object":"model"}}]}}"#);
             stream.write_all(document(&models).as_bytes())?;
         } else if path.ends_with("/chat/completions") {
             chats.lock().unwrap_or_else(PoisonError::into_inner).push(number);
             stream.write_all(answer)?;
-            if then == Then::Close {
-                return Ok(());
+            match then {
+                Then::Keep => {}
+                Then::Close => return Ok(()),
+                Then::Say(unasked) => {
+                    stream.write_all(unasked.as_bytes())?;
+                    said.fetch_add(1, Ordering::SeqCst);
+                }
+                // The socket stays open and unread while the server is there.
+                Then::Hold => {
+                    while !stop.load(Ordering::SeqCst) {
+                        std::thread::park_timeout(HOLD_LOOK);
+                    }
+                    return Ok(());
+                }
             }
         } else {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
@@ -92,7 +124,7 @@ fn serve(
 }
 
 /// Reads a request and returns its path; `None` when the connection has ended.
-fn request(stream: &mut TcpStream, received: &mut Vec<u8>) -> std::io::Result<Option<String>> {
+fn request(stream: &mut TcpStream, received: &mut Vec<u8>, then: Then) -> std::io::Result<Option<String>> {
     let mut wanted = None;
     loop {
         if wanted.is_none()
@@ -101,7 +133,8 @@ fn request(stream: &mut TcpStream, received: &mut Vec<u8>) -> std::io::Result<Op
             let head = String::from_utf8_lossy(&received[..end]).to_ascii_lowercase();
             let length = head.lines().find_map(|line| line.strip_prefix("content-length:")?.trim().parse().ok());
             let path = head.split(' ').nth(1).unwrap_or_default().to_owned();
-            wanted = Some((path, end + 4 + length.unwrap_or(0)));
+            let body = if then == Then::Hold { 0 } else { length.unwrap_or(0) };
+            wanted = Some((path, end + 4 + body));
         }
         if let Some((path, bytes)) = &wanted
             && received.len() >= *bytes
