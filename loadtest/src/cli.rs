@@ -262,6 +262,10 @@ fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     Ok(match report.verdict() {
         Verdict::Right => ExitCode::SUCCESS,
         Verdict::Wrong => ExitCode::FAILURE,
+        Verdict::Unanswered => {
+            eprintln!("no request was answered: is something listening at the target, under this model's name?");
+            ExitCode::FAILURE
+        }
     })
 }
 

@@ -69,6 +69,8 @@ impl Report {
     pub fn verdict(&self) -> Verdict {
         if self.requests.contains_key("wrong") || self.requests.contains_key("malformed http") {
             Verdict::Wrong
+        } else if self.requests.get("ok").is_none_or(|ok| *ok == 0) {
+            Verdict::Unanswered
         } else {
             Verdict::Right
         }
@@ -82,6 +84,8 @@ pub enum Verdict {
     Right,
     /// Some complete answer was not.
     Wrong,
+    /// There was none.
+    Unanswered,
 }
 
 impl fmt::Display for Report {

@@ -1,6 +1,9 @@
 //! What is read of a stream of events while it passes, and what of it is shown.
 
 use std::ops::Range;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 
 use super::Kind;
 use super::Presentation;
@@ -40,6 +43,8 @@ pub(super) struct Events {
     /// Events are held back until they are whole, because some are changed or not shown.
     pub(super) edits: Edits,
     pub(super) saw_error: bool,
+    /// The first output has come: from then on most events say nothing that is of interest here.
+    content_seen: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +63,7 @@ impl Observer {
                     (Some(_), _) | (_, UsageAsked::ByUs) => Edits::Some,
                 },
                 saw_error: false,
+                content_seen: false,
             }),
             Kind::Document | Kind::Opaque => Self::Unread,
         }
@@ -124,7 +130,7 @@ impl Observer {
 
 impl Events {
     pub(super) fn read(&mut self, reading: &mut Reading<'_>, range: Range<usize>) {
-        let Self { reader, edits, saw_error } = self;
+        let Self { reader, edits, saw_error, content_seen } = self;
         let edited = *edits == Edits::Some;
         if !edited {
             reading.kept.push(Kept::Received(range.clone()));
@@ -132,9 +138,14 @@ impl Events {
         let payload = &reading.raw[range.clone()];
         let (shown, kept, texts, seen) = (reading.shown, &mut *reading.kept, &mut *reading.texts, &mut *reading.seen);
         reader.feed(payload, |event| {
+            if *content_seen && shown.model_shown.is_none() && !may_matter(event.bytes) {
+                keep(kept, texts, &event, range.start, seen, *edits);
+                return;
+            }
             let (document, data_start) = read_event(&event);
             seen.usage.merge(document.usage.unwrap_or_default());
             seen.content |= document.content != Content::None;
+            *content_seen |= seen.content;
             *saw_error |= document.is_error;
             if !edited {
                 return;
@@ -144,29 +155,15 @@ impl Events {
                 seen.changed = true;
                 return;
             }
-            let rename = shown.model_shown.as_deref().zip(document.model_at).zip(data_start);
-            let rename = rename.map(|((name, at), start)| (name, at.start + start..at.end + start));
-            let at_received = match event.place {
-                Place::Payload(place) => Some(range.start + place.start),
-                Place::Carried(_) => None,
-            };
-            seen.changed |= rename.is_some() || at_received.is_none();
-            let mut keep = |part: Range<usize>| match at_received {
-                Some(at) => kept.push(Kept::Received(at + part.start..at + part.end)),
-                None => kept.push(push_text(texts, &event.bytes[part])),
-            };
-            match rename {
-                None => keep(0..event.bytes.len()),
-                Some((name, at)) => {
-                    keep(0..at.start);
-                    let start = texts.len();
+            match shown.model_shown.as_deref().zip(document.model_at).zip(data_start) {
+                None => keep(kept, texts, &event, range.start, seen, *edits),
+                Some(((name, at), start)) => {
+                    seen.changed = true;
+                    keep_part(kept, texts, &event, range.start, 0..at.start + start);
+                    let from = texts.len();
                     push_json_string(texts, name);
-                    kept.push(Kept::Text(start..texts.len()));
-                    let mut keep = |part: Range<usize>| match at_received {
-                        Some(at) => kept.push(Kept::Received(at + part.start..at + part.end)),
-                        None => kept.push(push_text(texts, &event.bytes[part])),
-                    };
-                    keep(at.end..event.bytes.len());
+                    kept.push(Kept::Text(from..texts.len()));
+                    keep_part(kept, texts, &event, range.start, at.end + start..event.bytes.len());
                 }
             }
         });
@@ -177,6 +174,39 @@ impl Events {
             *edits = Edits::None;
         }
         reader.bound();
+    }
+}
+
+/// Whether an event may carry usage or an error, told without reading it.
+fn may_matter(event: &[u8]) -> bool {
+    static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| [Finder::new("usage\""), Finder::new("error\"")]);
+    WORDS.iter().any(|word| word.find(event).is_some())
+}
+
+/// Shows a whole event.
+fn keep(
+    kept: &mut Vec<Kept>,
+    texts: &mut Vec<u8>,
+    event: &Event<'_>,
+    payload_at: usize,
+    seen: &mut Seen,
+    edits: Edits,
+) {
+    if edits == Edits::Some {
+        // What began in an earlier buffer was held back, and is now sent by us.
+        seen.changed |= matches!(event.place, Place::Carried(_));
+        keep_part(kept, texts, event, payload_at, 0..event.bytes.len());
+    }
+}
+
+/// Shows a part of an event: as a range of the received buffer where it stands there.
+fn keep_part(kept: &mut Vec<Kept>, texts: &mut Vec<u8>, event: &Event<'_>, payload_at: usize, part: Range<usize>) {
+    match &event.place {
+        Place::Payload(place) => {
+            let at = payload_at + place.start;
+            kept.push(Kept::Received(at + part.start..at + part.end));
+        }
+        Place::Carried(_) => kept.push(push_text(texts, &event.bytes[part])),
     }
 }
 
