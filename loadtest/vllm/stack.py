@@ -263,6 +263,7 @@ listeners:
 admin: {{ address: "{admin}" }}
 resources: ["{resources}"]
 accessLog: {{ path: "{access_log}" }}
+decisionHeaders: Shown
 drainTimeout: 10s
 """
 
