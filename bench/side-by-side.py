@@ -82,14 +82,18 @@ class Started:
         self.all = []
 
     def start(self, core, command, **kw):
-        p = subprocess.Popen(["taskset", "-c", core, *command], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **kw)
+        p = subprocess.Popen(["taskset", "-c", core, *command], stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, start_new_session=True, **kw)
         self.all.append(p)
         return p
 
     def stop(self, p):
-        if p.poll() is None:
-            p.send_signal(signal.SIGKILL)
-            p.wait()
+        # The whole group: a worker that outlives its master would answer in the place of the next proxy.
+        try:
+            os.killpg(p.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        p.wait()
         if p in self.all:
             self.all.remove(p)
 
@@ -156,28 +160,30 @@ def measure(started, binaries, work, peers, rounds, seconds):
         engine = started.start(LOAD_CORE, [str(binaries / "loadtest"), "engine", *listen, "--model", "tiny", "--records", "0", *engine_args])
         for e in engines:
             wait_for(e)
-        for _ in range(rounds):
+        for peer in [peer for _ in range(rounds) for peer in proxies(binaries, folder, engines, 0)]:
+            if peers and peer not in peers:
+                continue
             port = free_port()
-            for peer, command in proxies(binaries, folder, engines, port).items():
-                if peers and peer not in peers:
-                    continue
-                proxy = started.start(PROXY_CORE, command)
-                wait_for(port)
-                ready(port, engines)
-                load(binaries, f"http://127.0.0.1:{port}", load_args, 1, LOAD_CORE, folder / "warm.json")
-                before = cpu_us(proxy.pid)
-                report = load(binaries, f"http://127.0.0.1:{port}", load_args, seconds, LOAD_CORE, folder / "report.json")
-                after = cpu_us(proxy.pid)
-                started.stop(proxy)
-                bad = {k: v for k, v in report["requests"].items() if k != "ok"}
-                if bad:
-                    print(f"  {peer}: {bad}", file=sys.stderr)
-                ok = report["requests"].get("ok", 0)
-                units = ok if unit == "answer" else round(report["events_per_s"] * report["elapsed_s"])
-                user, system = ((a - b) / max(units, 1) for a, b in zip(after, before))
-                results.setdefault(peer, []).append({
-                    "cpu_us": user + system, "user_us": user, "per_s": units / report["elapsed_s"],
-                    "p50_us": report["duration"]["p50_us"], "p99_us": report["duration"]["p99_us"]})
+            command = proxies(binaries, folder, engines, port)[peer]
+            proxy = started.start(PROXY_CORE, command)
+            wait_for(port)
+            ready(port, engines)
+            load(binaries, f"http://127.0.0.1:{port}", load_args, 1, LOAD_CORE, folder / "warm.json")
+            before = cpu_us(proxy.pid)
+            report = load(binaries, f"http://127.0.0.1:{port}", load_args, seconds, LOAD_CORE, folder / "report.json")
+            after = cpu_us(proxy.pid)
+            if proxy.poll() is not None:
+                sys.exit(f"{peer} has ended by itself; try: {' '.join(command)}")
+            started.stop(proxy)
+            bad = {k: v for k, v in report["requests"].items() if k != "ok"}
+            if bad:
+                print(f"  {peer}: {bad}", file=sys.stderr)
+            ok = report["requests"].get("ok", 0)
+            units = ok if unit == "answer" else round(report["events_per_s"] * report["elapsed_s"])
+            user, system = ((a - b) / max(units, 1) for a, b in zip(after, before))
+            results.setdefault(peer, []).append({
+                "cpu_us": user + system, "user_us": user, "per_s": units / report["elapsed_s"],
+                "p50_us": report["duration"]["p50_us"], "p99_us": report["duration"]["p99_us"]})
         started.stop(engine)
     return results
 

@@ -17,7 +17,7 @@ use monoio::net::TcpStream;
 use super::runtime::sleep;
 use crate::sys::{Departures, Waker, coarse_us, is_readable};
 
-/// How often deadlines are checked, hence how late one may be seen.
+/// How often deadlines are checked; one may be seen two of these late.
 const SWEEP: Duration = Duration::from_millis(20);
 
 /// The token of the thread's own waker; connection tokens count from 0.
@@ -32,6 +32,14 @@ pub(crate) enum Stop {
     TimedOut,
 }
 
+/// How often a deadline was found passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Overdue {
+    No,
+    Once,
+    Yes,
+}
+
 /// What is known about one connection besides its bytes.
 #[derive(Debug)]
 pub(crate) struct Watch {
@@ -40,8 +48,8 @@ pub(crate) struct Watch {
     deadline_us: Cell<u64>,
     /// What was armed, in microseconds; 0 is nothing.
     timeout_us: Cell<u64>,
-    /// A sweep has found the deadline passed.
-    overdue: Cell<bool>,
+    /// Whether sweeps have found the deadline passed.
+    overdue: Cell<Overdue>,
     waiting: RefCell<Option<TaskWaker>>,
 }
 
@@ -51,7 +59,7 @@ impl Watch {
         self.gone.get()
     }
 
-    /// Sets the deadline of what is awaited next. It is seen by the first sweep after it.
+    /// Sets the deadline of what is awaited next. It is seen by the second sweep after it.
     pub(crate) fn arm(&self, timeout: Duration) {
         self.timeout_us.set(u64::try_from(timeout.as_micros()).unwrap_or(u64::MAX));
         self.progressed();
@@ -63,14 +71,14 @@ impl Watch {
         if timeout_us != 0 {
             self.deadline_us.set(coarse_us().saturating_add(timeout_us));
         }
-        self.overdue.set(false);
+        self.overdue.set(Overdue::No);
     }
 
     /// No deadline.
     pub(crate) fn disarm(&self) {
         self.deadline_us.set(0);
         self.timeout_us.set(0);
-        self.overdue.set(false);
+        self.overdue.set(Overdue::No);
     }
 
     fn wait(&self, waker: &TaskWaker) {
@@ -145,7 +153,7 @@ impl<T, F: Future<Output = T>> Future for Until<'_, F> {
             }
             peer.wait(cx.waker());
         }
-        if deadline.overdue.get() {
+        if deadline.overdue.get() == Overdue::Yes {
             return Poll::Ready(Err(Stop::TimedOut));
         }
         if deadline.deadline_us.get() != 0 {
@@ -208,7 +216,7 @@ impl Reactor {
             gone: Cell::new(false),
             deadline_us: Cell::new(0),
             timeout_us: Cell::new(0),
-            overdue: Cell::new(false),
+            overdue: Cell::new(Overdue::No),
             waiting: RefCell::new(None),
         });
         let token = {
@@ -258,9 +266,17 @@ impl Reactor {
             let slots = self.slots.borrow();
             for watch in slots.entries.iter().filter_map(|slot| slot.watch.as_ref()) {
                 let deadline_us = watch.deadline_us.get();
-                if deadline_us != 0 && deadline_us <= now_us {
-                    watch.overdue.set(true);
-                    watch.wake();
+                if deadline_us == 0 || deadline_us > now_us {
+                    continue;
+                }
+                // After a stall of the thread the sweep may come before what has happened meanwhile is seen: the second sweep
+                // that finds a deadline passed believes it.
+                match watch.overdue.get() {
+                    Overdue::No => watch.overdue.set(Overdue::Once),
+                    Overdue::Once | Overdue::Yes => {
+                        watch.overdue.set(Overdue::Yes);
+                        watch.wake();
+                    }
                 }
             }
         }
