@@ -131,15 +131,12 @@ async fn ask(
         Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
         Err(Stop::TimedOut) => return Err(NoAnswer::Lost(UpstreamError::Timeout)),
     }
-    watch.arm(timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout));
-    let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
-    watch.disarm();
-    answer
+    first_bytes(client, upstream, shard, conn).await
 }
 
-/// The server answers (413, mostly) before it has read the body: the rest is not sent, the connection is not used again.
-async fn early_answer(
-    client: &mut Client,
+/// Waits for the head of the answer, within the time for its first byte.
+async fn first_bytes(
+    client: &Client,
     upstream: &Upstream<'_>,
     shard: &Rc<Shard>,
     conn: Conn,
@@ -148,13 +145,23 @@ async fn early_answer(
     watch.arm(upstream.endpoint.spec.timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout));
     let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
     watch.disarm();
-    match answer {
+    answer
+}
+
+/// The server answers (413, mostly) before it has read the body: the rest is not sent, the connection is not used again.
+async fn early_answer(
+    client: &Client,
+    upstream: &Upstream<'_>,
+    shard: &Rc<Shard>,
+    conn: Conn,
+) -> Result<Answer, NoAnswer> {
+    match first_bytes(client, upstream, shard, conn).await {
         Ok(mut answer) => {
             answer.head.keep_alive = false;
             Ok(answer)
         }
         Err(NoAnswer::Failed(error)) => Err(NoAnswer::Lost(error)),
-        Err(NoAnswer::ClientGone | NoAnswer::Lost(_)) => answer,
+        Err(gone_or_lost @ (NoAnswer::ClientGone | NoAnswer::Lost(_))) => Err(gone_or_lost),
     }
 }
 
