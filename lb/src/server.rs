@@ -193,7 +193,7 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
         certificates,
         on_ready,
     });
-    match ended.map_err(|error| StartError::Io { what: "run the control thread or open the access log", error })? {
+    match ended.map_err(|error| StartError::Io { what: "start the control thread", error })? {
         Ended::Drained => {
             journal::info("ended; every request was answered", &[]);
             Ok(ExitCode::SUCCESS)

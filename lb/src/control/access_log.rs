@@ -118,7 +118,8 @@ enum Sink {
 
 impl Sink {
     fn open(path: &Path) -> io::Result<Self> {
-        let file = OpenOptions::new().append(true).create(true).open(path)?;
+        let named = |error: io::Error| io::Error::new(error.kind(), format!("access log {}: {error}", path.display()));
+        let file = OpenOptions::new().append(true).create(true).open(path).map_err(named)?;
         Ok(Self::File { path: path.into(), file })
     }
 
@@ -268,6 +269,7 @@ mod tests {
         log.write(b"x\n".to_vec());
         log.flush(LONG);
         assert_eq!(log.dropped(), 0);
-        assert!(AccessLog::open(&Target::File("/nowhere/at/all".into())).is_err());
+        let told = AccessLog::open(&Target::File("/nowhere/at/all".into())).err().map(|error| error.to_string());
+        assert!(told.is_some_and(|told| told.contains("/nowhere/at/all")));
     }
 }
