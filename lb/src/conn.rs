@@ -78,7 +78,7 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
     };
     let client = Client {
         conn,
-        peer,
+        peer_ip: peer.ip().to_string().into(),
         inbox: Buf::pooled(SizeClass::Small),
         head: RequestHead::default(),
         out: Out::default(),
@@ -106,7 +106,8 @@ impl Drop for OpenConnection {
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) conn: Transport,
-    pub(crate) peer: SocketAddr,
+    /// The client's address, as `X-Forwarded-For` has it.
+    pub(crate) peer_ip: Box<str>,
     /// Received and not yet used; a request begins at its start.
     pub(crate) inbox: Buf,
     /// The head of the current request.

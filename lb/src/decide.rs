@@ -28,11 +28,11 @@ pub(crate) struct Question<'a> {
 
 /// Where a request goes, and why.
 #[derive(Debug)]
-pub(crate) struct Choice {
+pub(crate) struct Choice<'p> {
     pub(crate) endpoint: Rc<Endpoint>,
     pub(crate) target: Target,
     pub(crate) rule: RuleIndex,
-    pub(crate) upstream_model: String,
+    pub(crate) upstream_model: &'p str,
     pub(crate) prompt_tokens: u32,
     pub(crate) overlap_tokens: u32,
     pub(crate) prediction: Option<Prediction>,
@@ -40,8 +40,8 @@ pub(crate) struct Choice {
 }
 
 /// What this thread knows about endpoints.
-pub(crate) struct Knowledge<'a> {
-    pub(crate) plan: &'a Plan,
+pub(crate) struct Knowledge<'a, 'p> {
+    pub(crate) plan: &'p Plan,
     pub(crate) table: &'a Table,
     pub(crate) fleet: &'a mut Fleet,
     pub(crate) memory: &'a mut Memory,
@@ -52,17 +52,30 @@ pub(crate) struct Knowledge<'a> {
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     scratch: policy::Scratch,
-    prompts: Vec<Prompt>,
+    prompts: Prompts,
     chains: Vec<Chain>,
+    seats: Vec<Seat>,
+    views: Vec<View<'static>>,
 }
+
+/// Most chains kept for later decisions.
+const CHAINS_KEPT_MAX: usize = 64;
 
 impl Memory {
     /// Gives a chain back.
     pub(crate) fn recycle(&mut self, chain: Chain) {
-        if self.chains.len() < 64 {
+        if self.chains.len() < CHAINS_KEPT_MAX {
             self.chains.push(chain);
         }
     }
+}
+
+/// The prompt of one request by upstream model. What was made for earlier requests is used again.
+#[derive(Debug, Default)]
+struct Prompts {
+    all: Vec<Prompt>,
+    /// How many of `all` belong to this request.
+    used: usize,
 }
 
 /// The prompt as one upstream model sees it.
@@ -83,7 +96,11 @@ pub(crate) fn pool_of<'a>(
 }
 
 /// Decides. The facts' prompt length is estimated here for each model in play.
-pub(crate) fn decide(pool: &Pool, question: &Question<'_>, knowledge: &mut Knowledge<'_>) -> Result<Choice, Refused> {
+pub(crate) fn decide<'p>(
+    pool: &'p Pool,
+    question: &Question<'_>,
+    knowledge: &mut Knowledge<'_, 'p>,
+) -> Result<Choice<'p>, Refused> {
     if question.request.model.is_empty() {
         return decide_without_model(pool, question, knowledge);
     }
@@ -91,11 +108,11 @@ pub(crate) fn decide(pool: &Pool, question: &Question<'_>, knowledge: &mut Knowl
     let mut facts = question.facts;
     let first_model = first_upstream_model(&knowledge.plan.snapshot, pool, facts.model);
     let first = knowledge.prompt(question, first_model.unwrap_or(facts.model));
-    facts.prompt_tokens = f64::from(knowledge.memory.prompts[first].overlaps.prompt_tokens());
+    facts.prompt_tokens = f64::from(knowledge.memory.prompts.all[first].overlaps.prompt_tokens());
 
     let rule = program.match_rule(&facts);
     let targets = program.targets(rule, facts.model);
-    let mut seats = Vec::with_capacity(8);
+    let mut seats = std::mem::take(&mut knowledge.memory.seats);
     for &target in targets {
         seat_endpoints(pool, target, question, knowledge, &mut seats);
     }
@@ -105,15 +122,21 @@ pub(crate) fn decide(pool: &Pool, question: &Question<'_>, knowledge: &mut Knowl
         Ok(_) | Err(_) => judged,
     };
     let outcome = match judged {
-        Ok(index) => Ok(choice(&seats[index], rule, knowledge)),
+        Ok(index) => Ok(choice(pool, &seats[index], rule, knowledge)),
         Err(refusal) => Err(refused(pool, rule, facts.model, &refusal)),
     };
-    knowledge.memory.release_prompts();
+    seats.clear();
+    knowledge.memory.seats = seats;
+    knowledge.memory.prompts.used = 0;
     outcome
 }
 
 /// A request that names no model goes to the pool's first ready endpoint; no rule can say anything about it.
-fn decide_without_model(pool: &Pool, question: &Question<'_>, knowledge: &Knowledge<'_>) -> Result<Choice, Refused> {
+fn decide_without_model<'p>(
+    pool: &'p Pool,
+    question: &Question<'_>,
+    knowledge: &Knowledge<'_, 'p>,
+) -> Result<Choice<'p>, Refused> {
     let sets = pool.destinations.iter().enumerate().filter_map(|(index, destination)| match destination.kind {
         DestinationKind::WorkerSet(set) => Some((index, knowledge.plan.worker_sets.get(set)?)),
         DestinationKind::Provider(_) => None,
@@ -129,7 +152,7 @@ fn decide_without_model(pool: &Pool, question: &Question<'_>, knowledge: &Knowle
         endpoint,
         target: Target { destination, model: 0 },
         rule: pool.program.match_rule(&question.facts),
-        upstream_model: String::new(),
+        upstream_model: "",
         prompt_tokens: 0,
         overlap_tokens: 0,
         prediction: None,
@@ -138,13 +161,14 @@ fn decide_without_model(pool: &Pool, question: &Question<'_>, knowledge: &Knowle
 }
 
 /// Whether endpoints that were just seen failing may be used.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Suspects {
     Avoided,
     Allowed,
 }
 
 /// One endpoint for one model, before judging.
+#[derive(Debug)]
 struct Seat {
     endpoint: Rc<Endpoint>,
     target: Target,
@@ -158,14 +182,14 @@ fn seat_endpoints(
     pool: &Pool,
     target: Target,
     question: &Question<'_>,
-    knowledge: &mut Knowledge<'_>,
+    knowledge: &mut Knowledge<'_, '_>,
     seats: &mut Vec<Seat>,
 ) {
     let plan = knowledge.plan;
     let Some(destination) = pool.destinations.get(usize::from(target.destination)) else { return };
     let Some(model) = plan.snapshot.model(pool, target) else { return };
     let prompt = knowledge.prompt(question, &model.upstream_name);
-    let cost_per_million = cost(model, question, knowledge.memory.prompts[prompt].overlaps.prompt_tokens());
+    let cost_per_million = cost(model, question, knowledge.memory.prompts.all[prompt].overlaps.prompt_tokens());
     let mut seat = |id: EndpointId| {
         if question.tried.contains(&id) {
             return;
@@ -196,23 +220,23 @@ fn judge(
     facts: &policy::Request<'_>,
     seats: &[Seat],
     question: &Question<'_>,
-    knowledge: &mut Knowledge<'_>,
+    knowledge: &mut Knowledge<'_, '_>,
     suspects: Suspects,
 ) -> Result<usize, Refusal<'static>> {
-    let Memory { scratch, prompts, .. } = &mut *knowledge.memory;
+    let Memory { scratch, prompts, views: kept_views, .. } = &mut *knowledge.memory;
     let fleet = &*knowledge.fleet;
-    let views: Vec<View<'_>> = seats
-        .iter()
-        .map(|seat| View {
-            seat,
-            fleet,
-            overlaps: &prompts[seat.prompt].overlaps,
-            suspects,
-            now_us: question.now_us,
-            prediction: Cell::new(None),
-        })
-        .collect();
-    match policy::decide(&pool.program, rule, facts, &views, question.seed, scratch) {
+    let mut views = emptied(std::mem::take(kept_views));
+    views.extend(seats.iter().map(|seat| View {
+        seat,
+        fleet,
+        overlaps: &prompts.all[seat.prompt].overlaps,
+        suspects,
+        now_us: question.now_us,
+        prediction: Cell::new(None),
+    }));
+    let decision = policy::decide(&pool.program, rule, facts, &views, question.seed, scratch);
+    *kept_views = emptied(views);
+    match decision {
         Decision::Chosen { candidate, .. } => Ok(candidate),
         Decision::Refused(refusal) => Err(match refusal {
             Refusal::ModelNotFound => Refusal::ModelNotFound,
@@ -224,14 +248,21 @@ fn judge(
     }
 }
 
-fn choice(seat: &Seat, rule: RuleIndex, knowledge: &mut Knowledge<'_>) -> Choice {
-    let prompt = &mut knowledge.memory.prompts[seat.prompt];
+/// The memory of a vector, to be used for views that borrow something else: collecting in place keeps it.
+fn emptied<'a>(mut views: Vec<View<'_>>) -> Vec<View<'a>> {
+    views.clear();
+    views.into_iter().filter_map(|_| None).collect()
+}
+
+fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowledge<'_, 'p>) -> Choice<'p> {
+    let plan = knowledge.plan;
+    let prompt = &mut knowledge.memory.prompts.all[seat.prompt];
     let id = seat.endpoint.spec.id.0;
     Choice {
         endpoint: seat.endpoint.clone(),
         target: seat.target,
         rule,
-        upstream_model: prompt.upstream_model.clone(),
+        upstream_model: plan.snapshot.model(pool, seat.target).map_or("", |model| model.upstream_name.as_str()),
         prompt_tokens: prompt.overlaps.prompt_tokens(),
         overlap_tokens: prompt.overlaps.overlap_tokens(id),
         prediction: knowledge.fleet.predict(&prompt.overlaps, id),
@@ -280,30 +311,30 @@ fn first_upstream_model<'a>(snapshot: &'a Snapshot, pool: &'a Pool, model: &str)
         .map(|served| served.upstream_name.as_str())
 }
 
-impl Knowledge<'_> {
+impl Knowledge<'_, '_> {
     /// The prompt as `upstream_model` sees it, made when it is first asked for.
     fn prompt(&mut self, question: &Question<'_>, upstream_model: &str) -> usize {
-        let prompts = &mut self.memory.prompts;
-        if let Some(index) = prompts.iter().position(|prompt| prompt.upstream_model == upstream_model) {
+        let Memory { prompts: Prompts { all, used }, chains, .. } = &mut *self.memory;
+        if let Some(index) = all[..*used].iter().position(|prompt| prompt.upstream_model == upstream_model) {
             return index;
         }
-        let recycled = self.memory.chains.pop().unwrap_or_default();
+        if all.len() == *used {
+            all.push(Prompt::default());
+        }
+        let prompt = &mut all[*used];
+        upstream_model.clone_into(&mut prompt.upstream_model);
+        // The chain that a choice took away comes back when its request ends.
+        let recycled = match prompt.chain.blocks().is_empty() {
+            true => chains.pop().unwrap_or_default(),
+            false => std::mem::take(&mut prompt.chain),
+        };
         let chain = prompt::chain(question.request, question.body, upstream_model, self.block_bytes, recycled);
-        let mut overlaps = Overlaps::default();
         let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
         // What fills no prefix cache must not be taken for cached.
-        let chain = if prompt::uses_prefix_cache(question.request) { chain } else { Chain::default() };
-        self.fleet.plan(&mut overlaps, &chain, tokens, question.now_us);
-        prompts.push(Prompt { upstream_model: upstream_model.to_owned(), chain, overlaps });
-        prompts.len() - 1
-    }
-}
-
-impl Memory {
-    fn release_prompts(&mut self) {
-        while let Some(prompt) = self.prompts.pop() {
-            self.recycle(prompt.chain);
-        }
+        prompt.chain = if prompt::uses_prefix_cache(question.request) { chain } else { Chain::default() };
+        self.fleet.plan(&mut prompt.overlaps, &prompt.chain, tokens, question.now_us);
+        *used += 1;
+        *used - 1
     }
 }
 
@@ -311,6 +342,7 @@ impl Memory {
 const NEAR_RATIO: f64 = 0.05;
 
 /// An endpoint as the policy looks at it. Values are found when asked for.
+#[derive(Debug)]
 struct View<'a> {
     seat: &'a Seat,
     fleet: &'a Fleet,
@@ -395,6 +427,6 @@ pub(crate) struct HeadersOf<'a> {
 
 impl HeaderLookup for HeadersOf<'_> {
     fn any_value(&self, name: &str, test: &mut dyn FnMut(&[u8]) -> bool) -> bool {
-        self.headers.all(self.buffer, name).any(test)
+        self.headers.named(self.buffer, name).any(test)
     }
 }

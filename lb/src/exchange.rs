@@ -1,5 +1,6 @@
 //! One request, in eight steps.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 
 use config::snapshot::ResponseModel;
@@ -20,9 +21,9 @@ use crate::io;
 use crate::local;
 use crate::mailbox::Failure;
 use crate::openai::edit::{Edits, UsageAsked};
-use crate::openai::request::{Delivery, Purpose, Request};
-use crate::plan::EndpointId;
-use crate::record::Record;
+use crate::openai::request::{Delivery, Purpose, Request, known_path};
+use crate::plan::{EndpointId, Plan};
+use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
 use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
@@ -43,12 +44,16 @@ pub(crate) enum After {
 /// Answers the request whose head `client` has just received.
 pub(crate) async fn run(shard: &Rc<Shard>, client: &mut Client) -> After {
     let _open = OpenExchange::new(shard);
-    let mut record = Record::begin(client);
-    let after = match body::receive(shard, client).await {
+    let begun = Begun::of(client);
+    let received = body::receive(shard, client).await;
+    // One exchange pins one plan: what it was decided by is what it ends by.
+    let plan = shard.plan();
+    let mut record = Record::new(begun);
+    let after = match received {
         Ok(message) => {
             record.received_us = io::now_us();
             record.entry.request_bytes = (message.body_end - message.body_start) as u64;
-            answer(shard, client, message, &mut record).await
+            answer(shard, client, plan.as_deref().map(AsRef::as_ref), message, &mut record).await
         }
         Err(NoBody::Refused(refused)) => refuse(shard, client, &mut record, &refused).await,
         Err(NoBody::Gone) => {
@@ -63,7 +68,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, client: &mut Client) -> After {
 /// Answers a head that is no good.
 pub(crate) async fn refuse_head(shard: &Rc<Shard>, client: &mut Client, refused: &Refused) {
     let _open = OpenExchange::new(shard);
-    let mut record = Record::new();
+    let mut record = Record::new(Begun::unnamed());
     client.head = Default::default();
     client.head.method = Method::Post;
     refuse(shard, client, &mut record, refused).await;
@@ -88,17 +93,20 @@ impl Drop for OpenExchange {
     }
 }
 
-async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, record: &mut Record) -> After {
+async fn answer<'p>(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    plan: Option<&'p Plan>,
+    mut message: Message,
+    record: &mut Record<'p>,
+) -> After {
     let rest = message.take_rest();
     let path = path_of(origin_form(client.head.target.of(&message.bytes)));
-    let method = client.head.method_name.of(&message.bytes);
-    record.entry.method = String::from_utf8_lossy(&method[..method.len().min(32)]).into_owned();
-    record.entry.path = String::from_utf8_lossy(&path[..path.len().min(256)]).into_owned();
-    // One exchange pins one plan: what it was decided by is what it ends by.
-    let plan = shard.plan.borrow().clone();
+    record.entry.method = method_name(client.head.method, client.head.method_name.of(&message.bytes));
+    record.entry.path = path_name(path);
     let after = match plan {
         None => refuse(shard, client, record, &Refused::NotConfigured).await,
-        Some(plan) => match routed::read(shard, client, &plan, &mut message, record).await {
+        Some(plan) => match routed::read(shard, client, plan, &mut message, record).await {
             Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
             Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
             Err(refused) => refuse(shard, client, record, &refused).await,
@@ -108,36 +116,58 @@ async fn answer(shard: &Rc<Shard>, client: &mut Client, mut message: Message, re
     after
 }
 
+/// Longest method and path in a log line.
+const METHOD_LOGGED_BYTES_MAX: usize = 32;
+const PATH_LOGGED_BYTES_MAX: usize = 256;
+
+fn method_name(method: Method, name: &[u8]) -> Cow<'static, str> {
+    match method {
+        Method::Get => Cow::Borrowed("GET"),
+        Method::Head => Cow::Borrowed("HEAD"),
+        Method::Post => Cow::Borrowed("POST"),
+        Method::Options => Cow::Borrowed("OPTIONS"),
+        Method::Other => text_of(name, METHOD_LOGGED_BYTES_MAX),
+    }
+}
+
+fn path_name(path: &[u8]) -> Cow<'static, str> {
+    known_path(path).map_or_else(|| text_of(path, PATH_LOGGED_BYTES_MAX), Cow::Borrowed)
+}
+
+fn text_of(bytes: &[u8], bytes_max: usize) -> Cow<'static, str> {
+    Cow::Owned(String::from_utf8_lossy(&bytes[..bytes.len().min(bytes_max)]).into_owned())
+}
+
 /// Steps 5 to 7, again with another endpoint until a byte of an answer has come.
-async fn route(
+async fn route<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: Routed<'_>,
+    routed: Routed<'p>,
     mut message: Message,
-    record: &mut Record,
+    record: &mut Record<'p>,
 ) -> After {
-    let mut tried = Vec::new();
+    let mut tried = Tried::default();
     let mut last = Last::default();
     let mut retry = None;
     loop {
-        let choice = match decide_once(shard, client, &routed, &message, &tried) {
+        let choice = match decide_once(shard, client, &routed, &message, tried.ids()) {
             Ok(choice) => choice,
             Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
         };
-        record.chosen(routed.pool, &routed.plan.snapshot, &choice);
-        let attempt = if tried.is_empty() { Attempt::First } else { Attempt::Retry };
+        record.chosen(routed.pool, routed.plan, &choice);
+        let attempt = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
         if attempt == Attempt::Retry {
             record.entry.retries += 1;
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
         let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
-        let edits = Edits::new(&routed.request, message.body(), &choice.upstream_model, routed.usage_asked);
+        let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
         let upstream = Upstream {
             endpoint: &choice.endpoint,
             edits: &edits,
             request_id: &record.entry.request_id,
-            target: &routed.target,
+            target: routed.target.as_deref(),
             encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
         };
         match upstream::attempt(shard, client, &upstream, &mut message).await {
@@ -177,45 +207,65 @@ async fn route(
                 return refuse(shard, client, record, &Refused::Upstream(error)).await;
             }
         }
-        if tried.len() >= config::limits::ATTEMPTS_MAX {
+        if tried.ids().len() >= config::limits::ATTEMPTS_MAX {
             return conclude(shard, client, &routed, last, Refused::Internal, record).await;
         }
     }
 }
 
+/// The endpoints that a request was sent to.
+#[derive(Default)]
+struct Tried {
+    ids: [EndpointId; config::limits::ATTEMPTS_MAX],
+    count: usize,
+}
+
+impl Tried {
+    fn push(&mut self, id: EndpointId) {
+        if let Some(slot) = self.ids.get_mut(self.count) {
+            *slot = id;
+            self.count += 1;
+        }
+    }
+
+    fn ids(&self) -> &[EndpointId] {
+        &self.ids[..self.count]
+    }
+}
+
 /// An answer that has begun to come, and what it belongs to.
-struct Held {
+struct Held<'p> {
     answer: Answer,
-    choice: Choice,
+    choice: Choice<'p>,
     flight: Flight,
 }
 
 /// How attempts have ended so far.
 #[derive(Default)]
-struct Last {
+struct Last<'p> {
     /// An endpoint said that it is busy; that answer is for the client if nobody else has a better one.
-    busy: Option<Box<Held>>,
+    busy: Option<Box<Held<'p>>>,
     /// An attempt got no answer.
     failed: Option<UpstreamError>,
 }
 
 /// Nobody else is left to be tried: the client gets the best of what the attempts gave, or `refused` where there was none.
-async fn conclude(
+async fn conclude<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: &Routed<'_>,
-    last: Last,
+    routed: &Routed<'p>,
+    last: Last<'p>,
     refused: Refused,
-    record: &mut Record,
+    record: &mut Record<'p>,
 ) -> After {
     match (last.busy, last.failed) {
         (Some(held), _) => {
-            record.chosen(routed.pool, &routed.plan.snapshot, &held.choice);
+            record.chosen(routed.pool, routed.plan, &held.choice);
             deliver(shard, client, routed, *held, record).await
         }
         (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
         (None, None) => {
-            record.refused_by(&refused);
+            record.refused_by(&refused, routed.pool);
             refuse(shard, client, record, &refused).await
         }
     }
@@ -237,7 +287,7 @@ fn is_refusal(status: u16) -> bool {
     matches!(status, 429 | 502 | 503)
 }
 
-fn report_refusal(shard: &Shard, choice: &Choice, status: u16) {
+fn report_refusal(shard: &Shard, choice: &Choice<'_>, status: u16) {
     let failure = if status == 502 { Failure::ServerError } else { Failure::Busy };
     shard.report_failure(&choice.endpoint, failure);
 }
@@ -253,13 +303,13 @@ fn failure_of(error: UpstreamError) -> Option<Failure> {
     })
 }
 
-fn decide_once(
+fn decide_once<'p>(
     shard: &Shard,
     client: &Client,
-    routed: &Routed<'_>,
+    routed: &Routed<'p>,
     message: &Message,
     tried: &[EndpointId],
-) -> Result<Choice, Refused> {
+) -> Result<Choice<'p>, Refused> {
     let headers = HeadersOf { headers: &client.head.headers, buffer: &message.bytes };
     let now_us = io::now_us();
     let question = Question {
@@ -267,7 +317,7 @@ fn decide_once(
         body: message.body(),
         facts: policy::Request {
             model: &routed.request.model,
-            tenant: &routed.tenant,
+            tenant: routed.tenant,
             tags: &routed.tags,
             api: routed.api,
             stream: match routed.request.delivery {
@@ -296,8 +346,8 @@ async fn deliver(
     shard: &Rc<Shard>,
     client: &mut Client,
     routed: &Routed<'_>,
-    held: Held,
-    record: &mut Record,
+    held: Held<'_>,
+    record: &mut Record<'_>,
 ) -> After {
     let Held { answer, choice, mut flight } = held;
     let status = answer.head.status;
@@ -306,7 +356,7 @@ async fn deliver(
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },
         event_names: event_names(routed.api),
-        request_id: record.entry.request_id.clone(),
+        request_id: &record.entry.request_id,
         decision_headers: decision_headers(shard, record),
         after: keep_alive(shard, client),
         head_only: client.head.method == Method::Head,
@@ -353,7 +403,7 @@ fn event_names(api: Api) -> EventNames {
     if matches!(api, Api::Responses | Api::Messages) { EventNames::Present } else { EventNames::Absent }
 }
 
-fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
+fn report_end(shard: &Shard, choice: &Choice<'_>, status: u16, end: End) {
     match end {
         End::Truncated(Cut::Reset) => shard.report_failure(&choice.endpoint, Failure::Reset),
         End::Truncated(Cut::Silent) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
@@ -367,17 +417,18 @@ fn report_end(shard: &Shard, choice: &Choice, status: u16, end: End) {
 }
 
 /// The name that answers show in place of the upstream's own, when it differs.
-fn shown_model(routed: &Routed<'_>, choice: &Choice) -> Option<String> {
+fn shown_model<'a>(routed: &'a Routed<'_>, choice: &Choice<'_>) -> Option<&'a str> {
     let asked = &routed.request.model;
     let replace =
         routed.pool.response_model == ResponseModel::Requested && !asked.is_empty() && *asked != choice.upstream_model;
-    replace.then(|| asked.clone())
+    replace.then_some(asked)
 }
 
-fn decision_headers(shard: &Shard, record: &Record) -> Vec<u8> {
+fn decision_headers(shard: &Shard, record: &Record<'_>) -> Vec<u8> {
     let mut lines = Vec::new();
     if shard.settings.decision_headers == DecisionHeaders::Shown {
-        push_header(&mut lines, b"x-kinference-endpoint", record.entry.endpoint.as_bytes());
+        let endpoint = record.entry.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.name.as_str());
+        push_header(&mut lines, b"x-kinference-endpoint", endpoint.as_bytes());
         push_header(&mut lines, b"x-kinference-rule", record.entry.rule.as_bytes());
         if let Some(us) = record.entry.predicted_ttft_us {
             let ms = format!("{}.{:03}", us / 1000, us % 1000);
@@ -387,7 +438,7 @@ fn decision_headers(shard: &Shard, record: &Record) -> Vec<u8> {
     lines
 }
 
-fn cost(routed: &Routed<'_>, choice: &Choice, record: &Record) -> Option<f64> {
+fn cost(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Option<f64> {
     let price = routed.plan.snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
     let usage = &record.entry.usage;
     let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
@@ -402,7 +453,7 @@ fn keep_alive(shard: &Shard, client: &Client) -> After {
     if client.head.keep_alive && !shard.draining.get() { After::KeepAlive } else { After::Close }
 }
 
-async fn respond(shard: &Shard, client: &mut Client, record: &mut Record, answer: local::Answer) -> After {
+async fn respond(shard: &Shard, client: &mut Client, record: &mut Record<'_>, answer: local::Answer) -> After {
     shard.metrics.borrow_mut().requests_local += 1;
     let after = keep_alive(shard, client);
     record.entry.status = answer.status;
@@ -413,7 +464,7 @@ async fn respond(shard: &Shard, client: &mut Client, record: &mut Record, answer
     send_answer(shard, client, record, after).await
 }
 
-async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused: &Refused) -> After {
+async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record<'_>, refused: &Refused) -> After {
     let after = if refused.ends_connection() { After::Linger } else { keep_alive(shard, client) };
     record.entry.status = refused.status();
     record.entry.outcome = refused.outcome();
@@ -436,7 +487,7 @@ async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record, refused
     send_answer(shard, client, record, after).await
 }
 
-async fn send_answer(shard: &Shard, client: &mut Client, record: &mut Record, after: After) -> After {
+async fn send_answer(shard: &Shard, client: &mut Client, record: &mut Record<'_>, after: After) -> After {
     record.entry.response_bytes = client.out.len() as u64;
     match client.send(shard.settings.client_idle_timeout).await {
         Ok(()) => after,

@@ -21,7 +21,7 @@ pub(crate) struct Flight {
 }
 
 impl Flight {
-    pub(crate) fn begin(shard: &Rc<Shard>, choice: &Choice, delivery: Delivery, attempt: Attempt) -> Self {
+    pub(crate) fn begin(shard: &Rc<Shard>, choice: &Choice<'_>, delivery: Delivery, attempt: Attempt) -> Self {
         let id = shard.next_request_id();
         let now_us = io::now_us();
         let answer = match delivery {

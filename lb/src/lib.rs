@@ -32,6 +32,7 @@ mod shard;
 mod sys;
 mod tags;
 mod tenant;
+mod time;
 mod tls;
 mod upstream;
 

@@ -107,8 +107,18 @@ pub(crate) fn new_request_id() -> String {
             hasher.write_u64(count);
             hasher.finish()
         };
-        format!("{:016x}{:016x}", half(high), half(low))
+        hex(u128::from(half(high)) << 64 | u128::from(half(low)))
     })
+}
+
+/// 32 hex digits.
+fn hex(number: u128) -> String {
+    let mut digits = [0; 32];
+    for (pair, byte) in digits.chunks_exact_mut(2).zip(number.to_be_bytes()) {
+        pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+        pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+    }
+    String::from_utf8_lossy(&digits).into_owned()
 }
 
 #[cfg(test)]
@@ -121,7 +131,10 @@ mod tests {
         for bad in [&b""[..], b"a b", b"a\tb", "ä".as_bytes(), &[b'x'; 129]] {
             assert_eq!(sane_request_id(bad), None);
         }
-        assert_ne!(new_request_id(), new_request_id());
+        let (one, other) = (new_request_id(), new_request_id());
+        assert_ne!(one, other);
+        assert_eq!(sane_request_id(one.as_bytes()), Some(one));
+        assert_eq!(hex(0x0123_4567_89ab_cdef << 64 | 0xff), "0123456789abcdef00000000000000ff");
     }
 
     #[test]

@@ -42,17 +42,17 @@ impl Histogram {
 }
 
 /// Labels of the request counts. Names come from the configuration, never from the request, so their number is bounded.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct Series {
-    /// The configured name of the model asked for; `other` when it is none.
-    pub(crate) model: String,
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Labels<'a> {
+    /// The configured name of the model asked for; empty when it is none.
+    pub(crate) model: &'a str,
     /// The tenant's name.
-    pub(crate) tenant: String,
+    pub(crate) tenant: &'a str,
     /// Worker set or provider that answered; empty when none did.
-    pub(crate) destination: String,
+    pub(crate) destination: &'a str,
     /// The rule that decided; empty when none did.
-    pub(crate) rule: String,
-    /// The interface, as [`crate::api_label`].
+    pub(crate) rule: &'a str,
+    /// The interface, as [`policy::Api::as_str`] names it.
     pub(crate) api: &'static str,
     /// `ok`, `truncated`, `client_gone`, `denied`, ... as in the access log.
     pub(crate) outcome: &'static str,
@@ -60,7 +60,87 @@ pub(crate) struct Series {
     pub(crate) status: u16,
 }
 
-/// Counts of one [`Series`].
+/// One set of [`Labels`] with names of its own, and its counts.
+#[derive(Debug, Clone)]
+struct OneSeries {
+    model: Box<str>,
+    tenant: Box<str>,
+    destination: Box<str>,
+    rule: Box<str>,
+    api: &'static str,
+    outcome: &'static str,
+    status: u16,
+    counts: SeriesCounts,
+}
+
+impl OneSeries {
+    fn new(labels: &Labels<'_>) -> Self {
+        Self {
+            model: labels.model.into(),
+            tenant: labels.tenant.into(),
+            destination: labels.destination.into(),
+            rule: labels.rule.into(),
+            api: labels.api,
+            outcome: labels.outcome,
+            status: labels.status,
+            counts: SeriesCounts::default(),
+        }
+    }
+
+    fn labels(&self) -> Labels<'_> {
+        Labels {
+            model: &self.model,
+            tenant: &self.tenant,
+            destination: &self.destination,
+            rule: &self.rule,
+            api: self.api,
+            outcome: self.outcome,
+            status: self.status,
+        }
+    }
+}
+
+/// Counts by labels. Found by a hash of borrowed names: counting a request copies none of them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SeriesTable {
+    hasher: RandomState,
+    /// Places in `all` by hash; the rare ones that share a hash stand in a row.
+    places: HashMap<u64, Vec<u32>, RandomState>,
+    all: Vec<OneSeries>,
+}
+
+impl SeriesTable {
+    /// The counts of `labels`, or those of `other` when there are too many already.
+    pub(crate) fn counts(&mut self, labels: &Labels<'_>) -> &mut SeriesCounts {
+        let at = self.find(labels).unwrap_or_else(|| {
+            let full = self.all.len() >= SERIES_MAX;
+            let other = "other";
+            let folded = Labels { model: other, tenant: other, destination: other, rule: other, ..*labels };
+            let labels = if full { &folded } else { labels };
+            self.find(labels).unwrap_or_else(|| self.add(labels))
+        });
+        &mut self.all[at].counts
+    }
+
+    fn find(&self, labels: &Labels<'_>) -> Option<usize> {
+        let places = self.places.get(&self.hasher.hash_one(labels))?;
+        places.iter().map(|&at| at as usize).find(|&at| self.all[at].labels() == *labels)
+    }
+
+    fn add(&mut self, labels: &Labels<'_>) -> usize {
+        let at = self.all.len();
+        self.all.push(OneSeries::new(labels));
+        self.places.entry(self.hasher.hash_one(labels)).or_default().push(at as u32);
+        at
+    }
+
+    /// All label sets and their counts, in no order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Labels<'_>, &SeriesCounts)> {
+        self.all.iter().map(|one| (one.labels(), &one.counts))
+    }
+}
+
+/// Counts of one set of [`Labels`].
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SeriesCounts {
     /// Requests that ended.
@@ -121,25 +201,13 @@ pub(crate) struct Metrics {
     /// |predicted - actual| / actual of the time to first token, in hundredths, as a histogram: <=5 %, 10, 20, 50, 100, more.
     pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
-    pub(crate) series: HashMap<Series, SeriesCounts, RandomState>,
+    pub(crate) series: SeriesTable,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
 pub(crate) const PREDICTION_ERROR_BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 1.0];
 
 impl Metrics {
-    /// The counts of `series`, or those of `other` when there are too many already.
-    pub(crate) fn series(&mut self, series: Series) -> &mut SeriesCounts {
-        let known = self.series.len() < SERIES_MAX || self.series.contains_key(&series);
-        let key = if known {
-            series
-        } else {
-            let other = || String::from("other");
-            Series { model: other(), tenant: other(), destination: other(), rule: other(), ..series }
-        };
-        self.series.entry(key).or_default()
-    }
-
     /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections_accepted += other.connections_accepted;
@@ -166,8 +234,8 @@ impl Metrics {
         for (mine, theirs) in self.prediction_error.iter_mut().zip(other.prediction_error) {
             *mine += theirs;
         }
-        for (series, counts) in &other.series {
-            let mine = self.series.entry(series.clone()).or_default();
+        for (labels, counts) in other.series.iter() {
+            let mine = self.series.counts(&labels);
             mine.requests += counts.requests;
             mine.prompt_tokens += counts.prompt_tokens;
             mine.cached_tokens += counts.cached_tokens;

@@ -9,7 +9,7 @@ use config::{Secret, Snapshot};
 use crate::tags::Tagger;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub(crate) struct EndpointId(pub u32);
 
 impl EndpointId {

@@ -1,22 +1,24 @@
 //! What is known of a request when it is over, for the access log and the counts (step 8).
 
-use config::Snapshot;
 use config::snapshot::Pool;
 use policy::Api;
 
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::error::Refused;
+use crate::http1::Name;
 use crate::io;
 use crate::local;
 use crate::log::Entry;
-use crate::metrics::Series;
+use crate::metrics::Labels;
+use crate::plan::Plan;
 use crate::settings::AccessLog;
 use crate::shard::{Shard, unix_ms};
 
-/// What is known of a request for the access log and the counts (step 8).
-pub(crate) struct Record {
-    pub(crate) entry: Entry,
+/// What is known of a request for the access log and the counts (step 8). It borrows names from the plan that the request
+/// is decided by: nothing is copied for a line that may not be written.
+pub(crate) struct Record<'p> {
+    pub(crate) entry: Entry<'p>,
     pub(crate) started_us: u64,
     pub(crate) received_us: u64,
     pub(crate) api: Api,
@@ -24,36 +26,48 @@ pub(crate) struct Record {
     pub(crate) known_model: bool,
 }
 
-impl Record {
-    pub(crate) fn new() -> Self {
-        let now_us = io::now_us();
-        let entry = Entry { outcome: "bad_request", request_id: local::new_request_id(), ..Entry::default() };
-        Self { entry, started_us: now_us, received_us: now_us, api: Api::Other, known_model: false }
+/// When a request began, and what it is called.
+pub(crate) struct Begun {
+    request_id: String,
+    started_us: u64,
+}
+
+impl Begun {
+    /// A request of which nothing is known yet.
+    pub(crate) fn unnamed() -> Self {
+        Self { request_id: local::new_request_id(), started_us: io::now_us() }
     }
 
-    pub(crate) fn begin(client: &Client) -> Self {
-        let mut record = Self::new();
-        if let Some(id) = client.head.headers.first(&client.inbox, "x-request-id").and_then(local::sane_request_id) {
-            record.entry.request_id = id;
-        }
-        record
+    /// The request whose head `client` has just received.
+    pub(crate) fn of(client: &Client) -> Self {
+        let named = client.head.headers.first(&client.inbox, Name::XRequestId).and_then(local::sane_request_id);
+        named.map_or_else(Self::unnamed, |request_id| Self { request_id, started_us: io::now_us() })
+    }
+}
+
+impl<'p> Record<'p> {
+    pub(crate) fn new(begun: Begun) -> Self {
+        let Begun { request_id, started_us } = begun;
+        let entry = Entry { outcome: "bad_request", request_id, ..Entry::default() };
+        Self { entry, started_us, received_us: started_us, api: Api::Other, known_model: false }
     }
 
-    pub(crate) fn chosen(&mut self, pool: &Pool, snapshot: &Snapshot, choice: &Choice) {
+    pub(crate) fn chosen(&mut self, pool: &'p Pool, plan: &'p Plan, choice: &Choice<'p>) {
         let entry = &mut self.entry;
-        entry.rule.clone_from(&pool.program.rule(choice.rule).name);
-        entry.endpoint.clone_from(&choice.endpoint.spec.name);
+        entry.rule = &pool.program.rule(choice.rule).name;
+        entry.endpoint = Some(choice.endpoint.clone());
         entry.destination =
-            pool.destinations.get(usize::from(choice.target.destination)).map(|d| d.name.clone()).unwrap_or_default();
-        entry.model_served = snapshot.model(pool, choice.target).map(|m| m.upstream_name.clone()).unwrap_or_default();
+            pool.destinations.get(usize::from(choice.target.destination)).map_or("", |d| d.name.as_str());
+        entry.model_served = plan.snapshot.model(pool, choice.target).map_or("", |m| m.upstream_name.as_str());
         entry.estimated_prompt_tokens = Some(choice.prompt_tokens);
         entry.overlap_tokens = Some(choice.overlap_tokens);
         entry.predicted_ttft_us = choice.prediction.map(|prediction| prediction.ttft_us);
     }
 
-    pub(crate) fn refused_by(&mut self, refused: &Refused) {
+    pub(crate) fn refused_by(&mut self, refused: &Refused, pool: &'p Pool) {
         if let Some(rule) = refused.rule() {
-            rule.clone_into(&mut self.entry.rule);
+            let known = pool.program.rules().iter().find(|known| known.name == rule);
+            self.entry.rule = known.map_or("", |known| known.name.as_str());
         }
         if let Refused::Overloaded { exclude: Some(exclude), .. } = refused {
             self.entry.exclude.clone_from(exclude);
@@ -67,11 +81,11 @@ impl Record {
         let entry = &self.entry;
         {
             let mut metrics = shard.metrics.borrow_mut();
-            let counts = metrics.series(Series {
-                model: if self.known_model { entry.model.clone() } else { String::new() },
-                tenant: entry.tenant.clone(),
-                destination: entry.destination.clone(),
-                rule: entry.rule.clone(),
+            let counts = metrics.series.counts(&Labels {
+                model: if self.known_model { &entry.model } else { "" },
+                tenant: entry.tenant,
+                destination: entry.destination,
+                rule: entry.rule,
                 api: self.api.as_str(),
                 outcome: entry.outcome,
                 status: entry.status,

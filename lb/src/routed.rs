@@ -1,7 +1,5 @@
 //! From a received message to a request that belongs to a pool: path, caller, body, tags (steps 2 to 4).
 
-use std::sync::Arc;
-
 use config::snapshot::Pool;
 use policy::Api;
 
@@ -9,8 +7,8 @@ use crate::body::{self, Inspection, Message};
 use crate::conn::Client;
 use crate::decide;
 use crate::error::Refused;
-use crate::http1::Method;
 use crate::http1::target::{origin_form, path_of, upstream_target};
+use crate::http1::{Method, Name};
 use crate::local;
 use crate::openai::edit::{UsageAsked, usage_asked};
 use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options, purpose_of};
@@ -19,15 +17,19 @@ use crate::record::Record;
 use crate::shard::Shard;
 use crate::tenant::tenant_of;
 
+/// Longest model name in a log line; clients send anything.
+const MODEL_LOGGED_BYTES_MAX: usize = 200;
+
 /// A request that is read and belongs to a pool.
 pub(crate) struct Routed<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) pool: &'a Pool,
     pub(crate) api: Api,
     pub(crate) request: Request,
-    pub(crate) tenant: String,
+    pub(crate) tenant: &'a str,
     pub(crate) tags: Vec<&'a str>,
-    pub(crate) target: Vec<u8>,
+    /// What the upstream is asked for, where it is not what the client sent.
+    pub(crate) target: Option<Vec<u8>>,
     pub(crate) usage_asked: UsageAsked,
 }
 
@@ -41,9 +43,9 @@ pub(crate) enum Read<'a> {
 pub(crate) async fn read<'a>(
     shard: &Shard,
     client: &Client,
-    plan: &'a Arc<Plan>,
+    plan: &'a Plan,
     message: &mut Message,
-    record: &mut Record,
+    record: &mut Record<'a>,
 ) -> Result<Read<'a>, Refused> {
     if let Some(answer) = read_head(client, plan, message, record)? {
         return Ok(Read::Local(answer));
@@ -54,11 +56,11 @@ pub(crate) async fn read<'a>(
 }
 
 /// Path and caller; the answer where it needs no upstream.
-fn read_head(
+fn read_head<'a>(
     client: &Client,
-    plan: &Plan,
+    plan: &'a Plan,
     message: &Message,
-    record: &mut Record,
+    record: &mut Record<'a>,
 ) -> Result<Option<local::Answer>, Refused> {
     let bytes = &message.bytes;
     let path = path_of(origin_form(client.head.target.of(bytes)));
@@ -83,34 +85,34 @@ fn read_head(
 /// Body, pool, tags.
 fn read_body<'a>(
     client: &Client,
-    plan: &'a Arc<Plan>,
+    plan: &'a Plan,
     message: &Message,
-    record: &mut Record,
+    record: &mut Record<'a>,
 ) -> Result<Routed<'a>, Refused> {
     let target = origin_form(client.head.target.of(&message.bytes));
     let path = path_of(target);
     let api = record.api;
-    let content_type = client.head.headers.first(&message.bytes, "content-type").unwrap_or_default();
+    let content_type = client.head.headers.first(&message.bytes, Name::ContentType).unwrap_or_default();
     let request = match Request::read(api, content_type, message.body()) {
         Ok(request) => Request { purpose: purpose_of(api, path), ..request },
         // Other paths need no model: any ready endpoint may know what to do with them.
         Err(_) if api == Api::Other => Request::default(),
         Err(unreadable) => return Err(Refused::Unreadable(unreadable)),
     };
-    record.entry.model = request.model.chars().take(200).collect();
+    record.entry.model = request.model[..request.model.floor_char_boundary(MODEL_LOGGED_BYTES_MAX)].to_owned();
     record.entry.stream = request.delivery == Delivery::Streamed;
     let (pool_index, pool) = if request.model.is_empty() {
         local::first_pool(&plan.snapshot, &client.scope).ok_or(Refused::NoEndpointForPath)?
     } else {
         decide::pool_of(&plan.snapshot, &request.model, &client.scope)?
     };
-    record.entry.pool = pool.id.to_string();
+    record.entry.pool = Some(&pool.id);
     record.known_model = !request.model.is_empty();
     let tags =
         plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
-    record.entry.tags = tags.iter().map(|&tag| tag.to_owned()).collect();
+    record.entry.tags.clone_from(&tags);
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    let tenant = record.entry.tenant.clone();
+    let tenant = record.entry.tenant;
     Ok(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })
 }

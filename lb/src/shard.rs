@@ -74,7 +74,7 @@ pub(crate) struct Shard {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
     pub(crate) reactor: Rc<Reactor>,
-    pub(crate) plan: RefCell<Option<Arc<Plan>>>,
+    plan: RefCell<Option<Rc<Arc<Plan>>>>,
     pub(crate) table: RefCell<Table>,
     pub(crate) fleet: RefCell<Fleet>,
     pub(crate) memory: RefCell<Memory>,
@@ -259,7 +259,13 @@ impl Shard {
                 },
             );
         }
-        *self.plan.borrow_mut() = Some(plan);
+        *self.plan.borrow_mut() = Some(Rc::new(plan));
+    }
+
+    /// The plan in force. What is counted for each request is this thread's own handle: the count of the plan itself would
+    /// be a line of memory that all threads write.
+    pub(crate) fn plan(&self) -> Option<Rc<Arc<Plan>>> {
+        self.plan.borrow().clone()
     }
 
     fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {
@@ -386,7 +392,7 @@ impl Shard {
     }
 
     /// Writes a line of the access log.
-    pub(crate) fn log(&self, entry: &Entry) {
+    pub(crate) fn log(&self, entry: &Entry<'_>) {
         let mut lines = self.log_lines.borrow_mut();
         if lines.len() > LOG_BYTES_MAX {
             self.metrics.borrow_mut().log_lines_dropped += 1;

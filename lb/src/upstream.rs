@@ -7,7 +7,8 @@ use crate::conn::Client;
 use crate::endpoints::Endpoint;
 use crate::error::UpstreamError;
 use crate::http1::rewrite::{push_decimal, push_header, request_headers};
-use crate::http1::{Method, ResponseHead};
+use crate::http1::target::origin_form;
+use crate::http1::{Method, Name, ResponseHead};
 use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
 use crate::openai::edit::Edits;
 use crate::shard::{Shard, duration_us};
@@ -16,6 +17,8 @@ use crate::shard::{Shard, duration_us};
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Longer requests are watched for an answer that comes while they are sent; shorter ones fit into the sockets' buffers.
 const EARLY_ANSWER_BYTES_MIN: usize = 256 << 10;
+/// What our own lines add to the client's head, mostly.
+const HEAD_BYTES_ADDED: usize = 256;
 /// Most interim (1xx) answers before the real one.
 const INTERIM_ANSWERS_MAX: u32 = 8;
 
@@ -45,8 +48,8 @@ pub(crate) struct Upstream<'a> {
     pub(crate) endpoint: &'a Rc<Endpoint>,
     pub(crate) edits: &'a Edits,
     pub(crate) request_id: &'a str,
-    /// Path and query as the client sent them.
-    pub(crate) target: &'a [u8],
+    /// Path and query; `None` takes what the client sent.
+    pub(crate) target: Option<&'a [u8]>,
     /// The answer must not be compressed: it is to be read.
     pub(crate) encoding: Encoding,
 }
@@ -219,20 +222,22 @@ fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Messa
 fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message: &Message, body_bytes: usize) {
     let bytes: &[u8] = &message.bytes;
     let spec = &upstream.endpoint.spec;
+    to.reserve(message.body_start + HEAD_BYTES_ADDED);
     to.extend_from_slice(client.head.method_name.of(bytes));
     to.push(b' ');
+    let target = upstream.target.unwrap_or_else(|| origin_form(client.head.target.of(bytes)));
     let path = match spec.path_prefix.is_empty() {
-        true => upstream.target,
-        false => upstream.target.strip_prefix(b"/v1").unwrap_or(upstream.target),
+        true => target,
+        false => target.strip_prefix(b"/v1").unwrap_or(target),
     };
     to.extend_from_slice(spec.path_prefix.as_bytes());
     to.extend_from_slice(path);
     to.extend_from_slice(b" HTTP/1.1\r\n");
     push_header(to, b"host", spec.host_header.as_bytes());
-    request_headers(&client.head.headers, bytes, |name, value| {
+    request_headers(&client.head.headers, bytes, |known, name, value| {
         let kept = match (upstream.encoding, message.encoding) {
-            (Encoding::Plain, _) if name.eq_ignore_ascii_case(b"accept-encoding") => false,
-            (_, BodyEncoding::Removed) => !speaks_of_encoded_body(name),
+            (Encoding::Plain, _) if known == Name::AcceptEncoding => false,
+            (_, BodyEncoding::Removed) => !known.speaks_of_encoded_body(),
             (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
         };
         if kept {
@@ -240,7 +245,7 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
         }
     });
     // An empty body is told where the client did, and where one is expected (RFC 9110, 8.6).
-    let told = client.head.headers.first(bytes, "content-length").is_some();
+    let told = client.head.headers.first(bytes, Name::ContentLength).is_some();
     if body_bytes > 0 || told || client.head.method == Method::Post {
         to.extend_from_slice(b"content-length: ");
         push_decimal(to, body_bytes as u64);
@@ -248,21 +253,15 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
     }
     push_header(to, b"x-request-id", upstream.request_id.as_bytes());
     to.extend_from_slice(b"x-forwarded-for: ");
-    for earlier in client.head.headers.all(bytes, "x-forwarded-for") {
+    for earlier in client.head.headers.all(bytes, Name::XForwardedFor) {
         to.extend_from_slice(earlier);
         to.extend_from_slice(b", ");
     }
-    to.extend_from_slice(client.peer.ip().to_string().as_bytes());
+    to.extend_from_slice(client.peer_ip.as_bytes());
     to.extend_from_slice(b"\r\n");
     push_header(to, b"x-forwarded-proto", client.conn.scheme().as_str().as_bytes());
     if let Some(credential) = &spec.credential {
         push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
     }
     to.extend_from_slice(b"\r\n");
-}
-
-/// True of the bytes as the client encoded them, and of no others.
-fn speaks_of_encoded_body(name: &[u8]) -> bool {
-    const NAMES: [&str; 4] = ["content-encoding", "content-digest", "repr-digest", "content-md5"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
 }

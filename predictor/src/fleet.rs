@@ -233,7 +233,9 @@ impl Fleet {
             let tokens = match &self.endpoints[endpoint as usize] {
                 None => 0.0,
                 Some(known) => {
-                    f64::from(chain.prefix_bytes(plan.depths[endpoint as usize])) * tokens_per_byte * known.trust
+                    // The index tells nothing about endpoints that cache nothing.
+                    let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
+                    f64::from(chain.prefix_bytes(depth)) * tokens_per_byte * known.trust
                 }
             };
             plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));

@@ -7,6 +7,7 @@ use flate2::{Crc, Decompress, FlushDecompress, Status};
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
+use crate::http1::Name;
 use crate::http1::head::Headers;
 
 /// What a client may send, as the value of `Accept-Encoding` in a 415 (RFC 9110, 15.5.16).
@@ -41,7 +42,7 @@ impl Named {
     /// Reads `Content-Encoding`.
     pub(super) fn of(headers: &Headers, buffer: &[u8]) -> Self {
         let is = |token: &[u8], name: &str| token.eq_ignore_ascii_case(name.as_bytes());
-        let mut tokens = headers.tokens(buffer, "content-encoding").filter(|token| !is(token, "identity"));
+        let mut tokens = headers.tokens(buffer, Name::ContentEncoding).filter(|token| !is(token, "identity"));
         match (tokens.next(), tokens.next()) {
             (None, _) => Self::Plain,
             // RFC 9110, 8.4.1.3: x-gzip is the same.

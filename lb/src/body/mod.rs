@@ -12,7 +12,7 @@ use self::coding::{Coding, Decoder, Named, Step, ZSTD_WINDOW_BYTES_MAX};
 use crate::conn::{Client, Fault};
 use crate::error::Refused;
 use crate::http1::head::Headers;
-use crate::http1::{BodyFraming, ChunkedDecoder};
+use crate::http1::{BodyFraming, ChunkedDecoder, Name};
 use crate::io::{self, Buf, SizeClass};
 use crate::shard::Shard;
 
@@ -233,7 +233,7 @@ pub(crate) async fn decode(
 }
 
 fn is_json(headers: &Headers, bytes: &[u8]) -> bool {
-    let media = headers.first(bytes, "content-type").unwrap_or_default().split(|&b| b == b';').next();
+    let media = headers.first(bytes, Name::ContentType).unwrap_or_default().split(|&b| b == b';').next();
     media.is_some_and(|media| media.trim_ascii().eq_ignore_ascii_case(b"application/json"))
 }
 

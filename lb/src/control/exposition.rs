@@ -225,10 +225,10 @@ impl Page {
         series.sort_unstable_by_key(|(labels, _)| *labels);
         let samples = series.into_iter().map(|(s, counts)| {
             let labels = vec![
-                ("model", s.model.clone()),
-                ("tenant", s.tenant.clone()),
-                ("destination", s.destination.clone()),
-                ("rule", s.rule.clone()),
+                ("model", s.model.to_owned()),
+                ("tenant", s.tenant.to_owned()),
+                ("destination", s.destination.to_owned()),
+                ("rule", s.rule.to_owned()),
                 ("api", s.api.to_owned()),
                 ("outcome", s.outcome.to_owned()),
                 ("status", s.status.to_string()),
@@ -245,8 +245,8 @@ impl Page {
     /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.
     fn tokens_and_times(&self, out: &mut Writer<'_>) -> fmt::Result {
         let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
-        for (series, counts) in &self.totals.series {
-            let group = groups.entry([&series.model, &series.tenant, &series.destination]).or_default();
+        for (series, counts) in self.totals.series.iter() {
+            let group = groups.entry([series.model, series.tenant, series.destination]).or_default();
             group.prompt_tokens += counts.prompt_tokens;
             group.cached_tokens += counts.cached_tokens;
             group.completion_tokens += counts.completion_tokens;
@@ -377,7 +377,7 @@ mod tests {
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
-    use crate::metrics::{Series, ShardReport};
+    use crate::metrics::{self, ShardReport};
     use std::sync::Arc;
 
     fn status() -> Status {
@@ -407,16 +407,16 @@ mod tests {
         let mut metrics = Metrics { log_lines_dropped: 5, ..Metrics::default() };
         metrics.prediction_error = [1, 0, 0, 0, 0, 1];
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
-        let series = Series {
-            model: "odd \"name\"\n".into(),
-            tenant: "alice".into(),
-            destination: "gemma".into(),
-            rule: rule.into(),
+        let series = metrics::Labels {
+            model: "odd \"name\"\n",
+            tenant: "alice",
+            destination: "gemma",
+            rule,
             api: "ChatCompletions",
             outcome: "ok",
             status: 200,
         };
-        let counts = metrics.series(series);
+        let counts = metrics.series.counts(&series);
         counts.requests = 2;
         counts.prompt_tokens = 10;
         counts.ttft.observe_us(30_000);

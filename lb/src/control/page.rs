@@ -8,10 +8,10 @@ use predictor::fleet::EndpointBelief;
 use predictor::ttft::Basis;
 use serde_json::{Value, json};
 
-use super::journal::Timestamp;
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
 use crate::mailbox::Readiness;
+use crate::time::rfc3339;
 
 /// The page at `/`. It fetches the other answers and holds no data itself.
 pub(crate) const HTML: &str = include_str!("page.html");
@@ -162,5 +162,6 @@ fn seconds(us: u64) -> f64 {
 }
 
 fn time(at: SystemTime) -> String {
-    Timestamp(at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()).to_string()
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    String::from_utf8_lossy(&rfc3339(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))).into_owned()
 }

@@ -1,7 +1,7 @@
 //! Answers that are one document: collected within a bound, read, sent with the model's name replaced.
 
 use super::framing::{Sink, Source};
-use super::{BodyRead, Cut, DOCUMENT_BYTES_MAX, End, Forwarded, Pass, Received};
+use super::{BodyRead, Cut, DOCUMENT_BYTES_MAX, End, Pass, Received};
 use crate::conn::LocalAnswer;
 use crate::error::{Refused, UpstreamError};
 use crate::io::{Buf, SizeClass};
@@ -10,7 +10,7 @@ use crate::openai::scan::push_json_string;
 
 impl<F: FnMut(u64)> Pass<'_, F> {
     /// `received` is what came of the body already.
-    pub(super) async fn document(mut self, mut received: Buf) -> Forwarded {
+    pub(super) async fn document(&mut self, mut received: Buf) -> End {
         let mut body = Buf::default();
         if let Source::Length(bytes) = self.source {
             body = Buf::with_room(usize::try_from(bytes).unwrap_or(0).min(DOCUMENT_BYTES_MAX));
@@ -41,18 +41,17 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                 }
                 Received::End => return self.cut_off(Cut::Reset).await,
                 Received::Silent => return self.cut_off(Cut::Silent).await,
-                Received::ClientGone => return self.finish(End::ClientGone),
+                Received::ClientGone => return End::ClientGone,
             };
         }
     }
 
-    async fn send_document(mut self, body: Buf) -> Forwarded {
-        let document = Document::parse(&body).unwrap_or_default();
+    async fn send_document(&mut self, body: Buf) -> End {
+        let document = Document::parse_frame(&body).unwrap_or_default();
         if let Some(usage) = document.usage {
             self.usage.merge(usage);
         }
-        let renamed = self.shown.model_shown.as_deref().zip(document.model_at);
-        self.client.out.clear();
+        let renamed = self.shown.model_shown.zip(document.model_at);
         let mut text = Vec::new();
         let (bytes, at) = match renamed {
             Some((name, at)) => {
@@ -62,20 +61,20 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             None => (body.len(), 0..0),
         };
         self.sink = Sink::Length(bytes as u64);
-        self.put_head();
+        self.end_head();
         let out = &mut self.client.out;
         out.push_data(0..at.start);
         out.push_small(&text);
         out.push_data(at.end..body.len());
         out.data = body;
         match self.send().await {
-            Ok(()) => self.finish(End::Complete),
-            Err(end) => self.finish(end),
+            Ok(()) => End::Complete,
+            Err(end) => end,
         }
     }
 
     /// The upstream failed before anything of the document was sent: the client gets an error instead.
-    pub(super) async fn cut_off(mut self, cut: Cut) -> Forwarded {
+    pub(super) async fn cut_off(&mut self, cut: Cut) -> End {
         let refused = Refused::Upstream(match cut {
             Cut::Reset => UpstreamError::Reset,
             Cut::Silent => UpstreamError::Timeout,
@@ -83,7 +82,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         });
         let mut body = Vec::new();
         refused.push_body(&mut body);
-        let request_id = self.shown.request_id.clone();
+        let request_id = self.shown.request_id;
         let headers = [("x-request-id", request_id.as_bytes())];
         let answer = LocalAnswer {
             status: refused.status(),
@@ -95,8 +94,8 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         self.client.put_answer(&answer);
         self.replaced_status = Some(refused.status());
         match self.send().await {
-            Ok(()) => self.finish(End::Truncated(cut)),
-            Err(end) => self.finish(end),
+            Ok(()) => End::Truncated(cut),
+            Err(end) => end,
         }
     }
 }

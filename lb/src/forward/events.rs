@@ -54,7 +54,7 @@ pub(super) enum Edits {
 }
 
 impl Observer {
-    pub(super) fn new(kind: Kind, shown: &Presentation) -> Self {
+    pub(super) fn new(kind: Kind, shown: &Presentation<'_>) -> Self {
         match kind {
             Kind::Events => Self::Events(Events {
                 reader: EventReader::default(),
@@ -81,7 +81,7 @@ pub(super) struct Seen {
 
 /// One received buffer being read.
 pub(super) struct Reading<'a> {
-    pub(super) shown: &'a Presentation,
+    pub(super) shown: &'a Presentation<'a>,
     pub(super) raw: &'a [u8],
     pub(super) kept: &'a mut Vec<Kept>,
     pub(super) texts: &'a mut Vec<u8>,
@@ -155,7 +155,7 @@ impl Events {
                 seen.changed = true;
                 return;
             }
-            match shown.model_shown.as_deref().zip(document.model_at).zip(data_start) {
+            match shown.model_shown.zip(document.model_at).zip(data_start) {
                 None => keep(kept, texts, &event, range.start, seen, *edits),
                 Some(((name, at), start)) => {
                     seen.changed = true;

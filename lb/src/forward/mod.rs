@@ -16,7 +16,7 @@ use self::framing::{Sink, Source};
 use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
-use crate::http1::{BodyFraming, ResponseHead};
+use crate::http1::{BodyFraming, Name, ResponseHead};
 use crate::io::{Buf, Conn, Stop, until};
 use crate::openai::Usage;
 use crate::openai::edit::UsageAsked;
@@ -28,12 +28,12 @@ const DOCUMENT_BYTES_MAX: usize = config::limits::RESPONSE_DOCUMENT_BYTES_MAX;
 
 /// How the answer is shown to the client.
 #[derive(Debug)]
-pub(crate) struct Presentation {
+pub(crate) struct Presentation<'a> {
     /// The name to show in place of the upstream's; `None` shows what came.
-    pub(crate) model_shown: Option<String>,
+    pub(crate) model_shown: Option<&'a str>,
     pub(crate) usage_asked: UsageAsked,
     pub(crate) event_names: EventNames,
-    pub(crate) request_id: String,
+    pub(crate) request_id: &'a str,
     /// `x-kinference-...` lines, ready to be sent.
     pub(crate) decision_headers: Vec<u8>,
     /// Whether the client connection may be kept.
@@ -86,12 +86,14 @@ pub(crate) async fn forward(
     shard: &Rc<Shard>,
     client: &mut Client,
     answer: Answer,
-    shown: &Presentation,
+    shown: &Presentation<'_>,
     idle_timeout: std::time::Duration,
     first_content: impl FnMut(u64),
 ) -> Forwarded {
     let Answer { conn, head, mut received } = answer;
     let kind = content_kind(&head, &received);
+    client.out.clear();
+    client.out.small_with(|to| push_head_lines(to, &head, &received, shown));
     let mut pass = Pass {
         shard,
         client,
@@ -109,14 +111,13 @@ pub(crate) async fn forward(
         after: shown.after,
         kept: Vec::new(),
         texts: Vec::new(),
-        head_lines: head_lines(&head, &received, shown),
         verbatim_end: false,
         replaced_status: None,
     };
     let told_length =
-        head.headers.first(&received, "content-length").and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
+        head.headers.first(&received, Name::ContentLength).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
     received.consume(head.head_bytes);
-    if head.framing == BodyFraming::None {
+    let end = if head.framing == BodyFraming::None {
         // To HEAD and 304 the length of what would have been sent may be told; else there simply is none.
         let length =
             if shown.head_only || head.status == 304 { told_length } else { (head.status != 204).then_some(0) };
@@ -128,7 +129,8 @@ pub(crate) async fn forward(
         pass.document(received).await
     } else {
         pass.stream(received, BodyRead::NotYet).await
-    }
+    };
+    pass.finish(end)
 }
 
 fn is_longer(source: &Source, bytes_max: usize) -> bool {
@@ -139,13 +141,11 @@ fn is_longer(source: &Source, bytes_max: usize) -> bool {
 }
 
 /// The status line and all lines that do not depend on how the body is framed.
-fn head_lines(head: &ResponseHead, bytes: &[u8], shown: &Presentation) -> Vec<u8> {
-    let mut lines = Vec::with_capacity(512);
-    push_status_line(&mut lines, head.status, head.reason.of(bytes));
-    response_headers(&head.headers, bytes, |name, value| push_header(&mut lines, name, value));
-    push_header(&mut lines, b"x-request-id", shown.request_id.as_bytes());
-    lines.extend_from_slice(&shown.decision_headers);
-    lines
+fn push_head_lines(to: &mut Vec<u8>, head: &ResponseHead, bytes: &[u8], shown: &Presentation<'_>) {
+    push_status_line(to, head.status, head.reason.of(bytes));
+    response_headers(&head.headers, bytes, |name, value| push_header(to, name, value));
+    push_header(to, b"x-request-id", shown.request_id.as_bytes());
+    to.extend_from_slice(&shown.decision_headers);
 }
 
 /// Whether the first bytes of a streamed body are still to be read.
@@ -168,10 +168,12 @@ enum Kind {
 }
 
 fn content_kind(head: &ResponseHead, bytes: &[u8]) -> Kind {
-    let value = head.headers.first(bytes, "content-type").unwrap_or_default();
+    let value = head.headers.first(bytes, Name::ContentType).unwrap_or_default();
     let media = value.split(|&b| b == b';').next().unwrap_or_default().trim_ascii();
-    let encoded =
-        head.headers.first(bytes, "content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
+    let encoded = head
+        .headers
+        .first(bytes, Name::ContentEncoding)
+        .is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"));
     if encoded {
         Kind::Opaque
     } else if media.eq_ignore_ascii_case(b"text/event-stream") {
@@ -187,7 +189,7 @@ struct Pass<'a, F> {
     shard: &'a Rc<Shard>,
     client: &'a mut Client,
     conn: Conn,
-    shown: &'a Presentation,
+    shown: &'a Presentation<'a>,
     idle_timeout: std::time::Duration,
     source: Source,
     upstream_keeps: bool,
@@ -200,8 +202,6 @@ struct Pass<'a, F> {
     after: After,
     kept: Vec<Kept>,
     texts: Vec<u8>,
-    /// See [`head_lines`].
-    head_lines: Vec<u8>,
     /// The end of the body went out with the bytes received.
     verbatim_end: bool,
     /// The status that went out instead of the upstream's.
@@ -245,15 +245,14 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         }
     }
 
-    /// Appends the head to `client.out`.
-    fn put_head(&mut self) {
+    /// Ends the head in `client.out`, which has [`push_head_lines`] already.
+    fn end_head(&mut self) {
         let version = self.client.head.version;
         if self.sink == Sink::UntilClose && self.after == After::KeepAlive {
             self.after = After::Close;
         }
-        let (sink, after, lines) = (self.sink, self.after, &self.head_lines);
+        let (sink, after) = (self.sink, self.after);
         self.client.out.small_with(|to| {
-            to.extend_from_slice(lines);
             match sink {
                 Sink::Length(n) => {
                     to.extend_from_slice(b"content-length: ");

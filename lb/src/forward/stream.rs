@@ -4,7 +4,7 @@ use std::pin::pin;
 
 use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
 use super::framing::{Sink, Source};
-use super::{BodyRead, Cut, End, Forwarded, Pass, Received};
+use super::{BodyRead, Cut, End, Pass, Received};
 use crate::conn::push_error_event;
 use crate::exchange::After;
 use crate::http1::Version;
@@ -13,10 +13,9 @@ use crate::io::{self, Buf, Out, SizeClass, Stop, until};
 
 impl<F: FnMut(u64)> Pass<'_, F> {
     /// `received` is what came of the body already: as it came, or read already.
-    pub(super) async fn stream(mut self, mut received: Buf, state: BodyRead) -> Forwarded {
-        self.client.out.clear();
+    pub(super) async fn stream(&mut self, mut received: Buf, state: BodyRead) -> End {
         self.sink = self.stream_sink(state);
-        self.put_head();
+        self.end_head();
         if let BodyRead::Already = state {
             self.kept.clear();
             self.kept.push(Kept::Received(0..received.len()));
@@ -39,12 +38,11 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             if !self.client.out.is_empty()
                 && let Err(end) = self.send().await
             {
-                return self.finish(end);
+                return end;
             }
             begun = true;
             if done {
-                let end = if self.observer.saw_error() { End::ErrorEvent } else { End::Complete };
-                return self.finish(end);
+                return if self.observer.saw_error() { End::ErrorEvent } else { End::Complete };
             }
             let buf = self.next_buffer();
             received = match self.receive_pinging(buf).await {
@@ -56,7 +54,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                 }
                 Received::End => return self.break_off(Cut::Reset).await,
                 Received::Silent => return self.break_off(Cut::Silent).await,
-                Received::ClientGone => return self.finish(End::ClientGone),
+                Received::ClientGone => return End::ClientGone,
             };
         }
     }
@@ -202,11 +200,11 @@ impl<F: FnMut(u64)> Pass<'_, F> {
     }
 
     /// The upstream failed within the stream: one error event, then the end; never a second attempt, never a `[DONE]`.
-    async fn break_off(mut self, cut: Cut) -> Forwarded {
+    async fn break_off(&mut self, cut: Cut) -> End {
         self.after = After::Abort;
-        let Observer::Events(events) = &self.observer else { return self.finish(End::Truncated(cut)) };
+        let Observer::Events(events) = &self.observer else { return End::Truncated(cut) };
         if matches!(self.sink, Sink::Length(_) | Sink::Nothing) {
-            return self.finish(End::Truncated(cut));
+            return End::Truncated(cut);
         }
         let mut event = Vec::new();
         if events.edits == Edits::None && events.reader.is_inside_event() {
@@ -228,8 +226,8 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         }
         self.after = After::Close;
         match self.send().await {
-            Ok(()) => self.finish(End::Truncated(cut)),
-            Err(end) => self.finish(end),
+            Ok(()) => End::Truncated(cut),
+            Err(end) => end,
         }
     }
 }

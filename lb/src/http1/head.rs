@@ -5,6 +5,8 @@ use std::ops::Range;
 
 use config::limits;
 
+use super::name::Name;
+
 /// Most headers of one head; more is 431.
 pub(crate) const HEADERS_MAX: usize = limits::HEADERS_MAX;
 
@@ -39,6 +41,8 @@ impl Span {
 /// One header line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header {
+    /// What the name means.
+    pub(crate) known: Name,
     /// The name as it was sent (compare without case).
     pub(crate) name: Span,
     /// The value without surrounding white space.
@@ -57,18 +61,28 @@ impl Headers {
         self.lines.iter().map(move |line| (line.name.of(buffer), line.value.of(buffer)))
     }
 
-    /// The first value of `name` (given in lower case).
-    pub(crate) fn first<'a>(&'a self, buffer: &'a [u8], name: &'a str) -> Option<&'a [u8]> {
+    /// Every line with what its name means.
+    pub(crate) fn lines(&self) -> &[Header] {
+        &self.lines
+    }
+
+    /// The first value of `name`.
+    pub(crate) fn first<'a>(&'a self, buffer: &'a [u8], name: Name) -> Option<&'a [u8]> {
         self.all(buffer, name).next()
     }
 
-    /// Every value of `name` (given in lower case).
-    pub(crate) fn all<'a>(&'a self, buffer: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    /// Every value of `name`, which is a known one.
+    pub(crate) fn all<'a>(&'a self, buffer: &'a [u8], name: Name) -> impl Iterator<Item = &'a [u8]> {
+        self.lines.iter().filter(move |line| line.known == name).map(|line| line.value.of(buffer))
+    }
+
+    /// Every value of any `name`, given in any case.
+    pub(crate) fn named<'a>(&'a self, buffer: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
         self.iter(buffer).filter(move |(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, value)| value)
     }
 
     /// Every comma-separated element of every value of `name`, trimmed (RFC 9110, 5.6.1).
-    pub(crate) fn tokens<'a>(&'a self, buffer: &'a [u8], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn tokens<'a>(&'a self, buffer: &'a [u8], name: Name) -> impl Iterator<Item = &'a [u8]> {
         self.all(buffer, name)
             .flat_map(|value| value.split(|&b| b == b','))
             .map(<[u8]>::trim_ascii)
@@ -78,6 +92,7 @@ impl Headers {
     fn take_from(&mut self, buffer: &[u8], parsed: &[httparse::Header<'_>]) {
         self.lines.clear();
         self.lines.extend(parsed.iter().map(|header| Header {
+            known: Name::of(header.name.as_bytes()),
             name: Span::within(buffer, header.name.as_bytes()),
             value: Span::within(buffer, header.value),
         }));
@@ -196,13 +211,13 @@ impl RequestHead {
         self.headers.take_from(buffer, request.headers);
         self.head_bytes = head_bytes;
         // RFC 9112, 3.2: a request without, or with more than one, is answered with 400.
-        if self.version == Version::Http11 && self.headers.all(buffer, "host").count() != 1 {
+        if self.version == Version::Http11 && self.headers.all(buffer, Name::Host).count() != 1 {
             return Err(HeadError::Malformed("Host header: exactly one is needed"));
         }
         self.framing = self.request_framing(buffer)?;
         self.keep_alive = wants_keep_alive(self.version, &self.headers, buffer);
         self.expects_continue = self.version == Version::Http11
-            && self.headers.tokens(buffer, "expect").any(|token| token.eq_ignore_ascii_case(b"100-continue"));
+            && self.headers.tokens(buffer, Name::Expect).any(|token| token.eq_ignore_ascii_case(b"100-continue"));
         Ok(true)
     }
 
@@ -259,7 +274,7 @@ impl ResponseHead {
         self.head_bytes = head_bytes;
         self.framing = self.response_framing(buffer, method)?;
         let two_lengths =
-            self.framing == BodyFraming::Chunked && self.headers.first(buffer, "content-length").is_some();
+            self.framing == BodyFraming::Chunked && self.headers.first(buffer, Name::ContentLength).is_some();
         self.keep_alive = self.framing != BodyFraming::UntilClose
             && !two_lengths
             && wants_keep_alive(self.version, &self.headers, buffer);
@@ -288,7 +303,7 @@ fn version_of(minor: Option<u8>) -> Version {
 
 fn wants_keep_alive(version: Version, headers: &Headers, buffer: &[u8]) -> bool {
     let has =
-        |word: &str| headers.tokens(buffer, "connection").any(|token| token.eq_ignore_ascii_case(word.as_bytes()));
+        |word: &str| headers.tokens(buffer, Name::Connection).any(|token| token.eq_ignore_ascii_case(word.as_bytes()));
     match version {
         Version::Http11 => !has("close"),
         Version::Http10 => has("keep-alive") && !has("close"),
@@ -298,7 +313,7 @@ fn wants_keep_alive(version: Version, headers: &Headers, buffer: &[u8]) -> bool 
 fn content_length(headers: &Headers, buffer: &[u8]) -> Result<Option<u64>, HeadError> {
     let mut length = None;
     for value in
-        headers.all(buffer, "content-length").flat_map(|value| value.split(|&b| b == b',')).map(<[u8]>::trim_ascii)
+        headers.all(buffer, Name::ContentLength).flat_map(|value| value.split(|&b| b == b',')).map(<[u8]>::trim_ascii)
     {
         let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
         if !digits {
@@ -315,13 +330,13 @@ fn content_length(headers: &Headers, buffer: &[u8]) -> Result<Option<u64>, HeadE
 
 fn is_chunked(headers: &Headers, buffer: &[u8]) -> Result<bool, HeadError> {
     let mut codings = 0;
-    for token in headers.tokens(buffer, "transfer-encoding") {
+    for token in headers.tokens(buffer, Name::TransferEncoding) {
         codings += 1;
         if codings > 1 || !token.eq_ignore_ascii_case(b"chunked") {
             return Err(HeadError::UnknownTransferCoding);
         }
     }
-    if codings == 0 && headers.first(buffer, "transfer-encoding").is_some() {
+    if codings == 0 && headers.first(buffer, Name::TransferEncoding).is_some() {
         return Err(HeadError::UnknownTransferCoding);
     }
     Ok(codings == 1)
@@ -344,7 +359,7 @@ mod tests {
         assert_eq!(head.method, Method::Post);
         assert_eq!(head.target.of(text.as_bytes()), b"/v1/chat/completions");
         assert_eq!(head.framing, BodyFraming::Length(12));
-        assert_eq!(head.headers.first(text.as_bytes(), "x-a"), Some(&b"b"[..]));
+        assert_eq!(head.headers.named(text.as_bytes(), "x-a").next(), Some(&b"b"[..]));
         assert_eq!(&text[head.head_bytes..], "body");
         assert!(head.keep_alive);
     }

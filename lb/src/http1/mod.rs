@@ -2,8 +2,10 @@
 
 pub(crate) mod chunked;
 pub(crate) mod head;
+pub(crate) mod name;
 pub(crate) mod rewrite;
 pub(crate) mod target;
 
 pub(crate) use chunked::ChunkedDecoder;
 pub(crate) use head::{BodyFraming, HeadError, Method, RequestHead, ResponseHead, Version};
+pub(crate) use name::Name;

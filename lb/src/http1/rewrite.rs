@@ -1,65 +1,37 @@
 //! Which headers travel on, in both directions.
 
 use super::head::Headers;
-
-/// Belong to one connection only (RFC 9110, 7.6.1), or tell a length that we tell anew.
-fn is_hop_by_hop(name: &[u8]) -> bool {
-    const NAMES: [&str; 10] = [
-        "connection",
-        "keep-alive",
-        "proxy-connection",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-        "proxy-authenticate",
-        "proxy-authorization",
-    ];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-}
-
-/// The client's credentials and identity: they are for us and never travel upstream.
-fn is_credential(name: &[u8]) -> bool {
-    const NAMES: [&str; 7] =
-        ["authorization", "api-key", "x-api-key", "x-goog-api-key", "openai-organization", "openai-project", "cookie"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-}
-
-/// Written anew for every upstream request.
-fn is_ours(name: &[u8]) -> bool {
-    const NAMES: [&str; 5] = ["host", "expect", "x-request-id", "x-forwarded-for", "x-forwarded-proto"];
-    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known.as_bytes()))
-}
+use super::name::Name;
 
 /// Calls `each` with every header line that may travel on from a client to an upstream.
-pub(crate) fn request_headers<'a>(headers: &'a Headers, buffer: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
-    for (name, value) in headers.iter(buffer) {
-        if !is_hop_by_hop(name)
-            && !is_credential(name)
-            && !is_ours(name)
-            && !is_named_by_connection(headers, buffer, name)
-        {
-            each(name, value);
+pub(crate) fn request_headers<'a>(
+    headers: &'a Headers,
+    buffer: &'a [u8],
+    mut each: impl FnMut(Name, &'a [u8], &'a [u8]),
+) {
+    for line in headers.lines() {
+        let stays = line.known.is_hop_by_hop() || line.known.is_credential() || line.known.is_ours();
+        let name = line.name.of(buffer);
+        if !stays && !is_named_by_connection(headers, buffer, name) {
+            each(line.known, name, line.value.of(buffer));
         }
     }
 }
 
 /// Calls `each` with every header line that may travel on from an upstream to a client.
 pub(crate) fn response_headers<'a>(headers: &'a Headers, buffer: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
-    for (name, value) in headers.iter(buffer) {
-        if !is_hop_by_hop(name)
-            && !name.eq_ignore_ascii_case(b"x-request-id")
-            && !is_named_by_connection(headers, buffer, name)
-        {
-            each(name, value);
+    for line in headers.lines() {
+        let stays = line.known.is_hop_by_hop() || line.known == Name::XRequestId;
+        let name = line.name.of(buffer);
+        if !stays && !is_named_by_connection(headers, buffer, name) {
+            each(name, line.value.of(buffer));
         }
     }
 }
 
 /// `Connection: x` makes `x` a header of this hop.
 fn is_named_by_connection(headers: &Headers, buffer: &[u8], name: &[u8]) -> bool {
-    headers.tokens(buffer, "connection").any(|token| token.eq_ignore_ascii_case(name))
+    headers.tokens(buffer, Name::Connection).any(|token| token.eq_ignore_ascii_case(name))
 }
 
 /// Appends one header line.
@@ -72,6 +44,9 @@ pub(crate) fn push_header(to: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Appends a decimal number.
 pub(crate) fn push_decimal(to: &mut Vec<u8>, number: u64) {
+    if number < 10 {
+        return to.push(b'0' + number as u8);
+    }
     let mut digits = [0_u8; 20];
     let mut at = digits.len();
     let mut rest = number;
@@ -98,7 +73,7 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(head.parse(text).unwrap());
         let mut names = Vec::new();
-        request_headers(&head.headers, text, |name, _| names.push(String::from_utf8_lossy(name).into_owned()));
+        request_headers(&head.headers, text, |_, name, _| names.push(String::from_utf8_lossy(name).into_owned()));
         assert_eq!(names, ["Traceparent", "X-Team", "Accept"]);
     }
 

@@ -11,14 +11,14 @@ pub(crate) fn origin_form(target: &[u8]) -> &[u8] {
     }
 }
 
-/// What the upstream is asked for: known paths without trailing slashes, which an engine would answer with a redirect
-/// to an address of its own; others as they came.
-pub(crate) fn upstream_target(api: Api, target: &[u8], path: &[u8]) -> Vec<u8> {
-    if api == Api::Other {
-        return target.to_vec();
+/// What the upstream is asked for where it is not what came: known paths without trailing slashes, which an engine would
+/// answer with a redirect to an address of its own.
+pub(crate) fn upstream_target(api: Api, target: &[u8], path: &[u8]) -> Option<Vec<u8>> {
+    if api == Api::Other || target.len() == path.len() {
+        return None;
     }
     let query = memchr::memchr(b'?', target).map_or(&b""[..], |at| &target[at..]);
-    [path, query].concat()
+    Some([path, query].concat())
 }
 
 /// Without query, without trailing slashes.

@@ -8,6 +8,7 @@ use std::rc::Rc;
 use monoio::io::{AsyncReadRent, AsyncWriteRent};
 use monoio::net::{TcpListener, TcpStream};
 
+use super::out::Sendable;
 use super::watch::Registration;
 use super::{Buf, Out, Reactor, Watch};
 use crate::sys;
@@ -58,8 +59,17 @@ impl Conn {
         let total = out.len();
         let mut sent = 0;
         while sent < total {
-            let (result, vectored) = self.stream.writev(out.into_vectored(sent)).await;
-            out = vectored.out;
+            let result;
+            (result, out) = match out.into_sendable(sent) {
+                Sendable::One(one) => {
+                    let (result, one) = self.stream.write(one).await;
+                    (result, one.out)
+                }
+                Sendable::Many(many) => {
+                    let (result, many) = self.stream.writev(many).await;
+                    (result, many.out)
+                }
+            };
             match result {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), out),
                 Ok(n) => {

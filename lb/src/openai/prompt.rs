@@ -7,7 +7,7 @@ use std::ops::Range;
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
 
 use super::request::{Purpose, Request};
-use super::scan::{self, Kind, Value};
+use super::scan::{self, Cursor, Kind, Value};
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,20 +102,28 @@ fn turns<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) {
         }
         Kind::Array => {
             // What is not a whole array is the engine's to refuse.
-            let _ = scan::elements(body, value.range.clone(), |element| match element.kind {
-                Kind::Object => message(body, element.range, each),
-                Kind::Array if starts_with_number(element.of(body)) => {
-                    each(Piece::Turn(Role::User));
-                    each(Piece::TokenIds(element.of(body)));
+            let _ = Cursor::new(body, value.range.clone()).elements(|cursor| {
+                if cursor.kind()? == Kind::Object {
+                    return message(body, cursor, each);
                 }
-                Kind::String => {
-                    each(Piece::Turn(Role::User));
-                    each(Piece::Text(element.of(body)));
+                let element = cursor.value()?;
+                match element.kind {
+                    Kind::Array if starts_with_number(element.of(body)) => {
+                        each(Piece::Turn(Role::User));
+                        each(Piece::TokenIds(element.of(body)));
+                    }
+                    Kind::String => {
+                        each(Piece::Turn(Role::User));
+                        each(Piece::Text(element.of(body)));
+                    }
+                    Kind::Object | Kind::Array | Kind::Scalar => each(Piece::Json(element.of(body))),
                 }
-                Kind::Array | Kind::Scalar => each(Piece::Json(element.of(body))),
+                Some(())
             });
         }
-        Kind::Object => message(body, value.range.clone(), each),
+        Kind::Object => {
+            let _ = message(body, &mut Cursor::new(body, value.range.clone()), each);
+        }
         Kind::Scalar => {}
     }
 }
@@ -124,16 +132,20 @@ fn starts_with_number(array: &[u8]) -> bool {
     array.iter().skip(1).find(|b| !b.is_ascii_whitespace()).is_some_and(u8::is_ascii_digit)
 }
 
-fn message<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<'a>)) {
+/// The message that begins at the cursor.
+fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Piece<'a>)) -> Option<()> {
     let (mut role, mut said, mut calls, mut output) = (Role::User, None, None, None);
-    let whole = body.get(range.clone()).unwrap_or_default();
-    let _ = scan::members(body, range, |key, value| match key {
-        b"role" => role = Role::of(value.of(body)),
-        b"content" => said = Some(value),
-        b"tool_calls" | b"function_call" | b"arguments" => calls = Some(value),
-        b"output" => output = Some(value),
-        _ => {}
-    });
+    let range = cursor.members(|key, cursor| {
+        match key {
+            b"role" => role = Role::of(cursor.value()?.of(body)),
+            b"content" => said = Some(cursor.value()?),
+            b"tool_calls" | b"function_call" | b"arguments" => calls = Some(cursor.value()?),
+            b"output" => output = Some(cursor.value()?),
+            _ => {}
+        }
+        Some(())
+    })?;
+    let whole = body.get(range).unwrap_or_default();
     if output.is_some() {
         role = Role::Tool;
     }
@@ -147,6 +159,7 @@ fn message<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<
     if let Some(calls) = calls.filter(|calls| !calls.is_null(body)) {
         each(Piece::Json(calls.of(body)));
     }
+    Some(())
 }
 
 /// A string, or a list of parts.

@@ -8,22 +8,30 @@ use policy::Api;
 use super::form;
 use super::scan::{self, Kind, Value};
 
+/// The paths that are known, and the interface behind each.
+const PATHS: [(&str, Api); 12] = [
+    ("/v1/chat/completions", Api::ChatCompletions),
+    ("/v1/completions", Api::Completions),
+    ("/v1/embeddings", Api::Embeddings),
+    ("/v1/responses", Api::Responses),
+    ("/v1/messages", Api::Messages),
+    ("/v1/messages/count_tokens", Api::Messages),
+    ("/v1/rerank", Api::Rerank),
+    ("/v1/score", Api::Score),
+    ("/tokenize", Api::Tokenize),
+    ("/detokenize", Api::Detokenize),
+    ("/v1/audio/transcriptions", Api::Transcriptions),
+    ("/v1/audio/translations", Api::Translations),
+];
+
 /// The interface behind a path (without query or trailing slash).
 pub(crate) fn api_of_path(path: &[u8]) -> Api {
-    match path {
-        b"/v1/chat/completions" => Api::ChatCompletions,
-        b"/v1/completions" => Api::Completions,
-        b"/v1/embeddings" => Api::Embeddings,
-        b"/v1/responses" => Api::Responses,
-        b"/v1/messages" | b"/v1/messages/count_tokens" => Api::Messages,
-        b"/v1/rerank" => Api::Rerank,
-        b"/v1/score" => Api::Score,
-        b"/tokenize" => Api::Tokenize,
-        b"/detokenize" => Api::Detokenize,
-        b"/v1/audio/transcriptions" => Api::Transcriptions,
-        b"/v1/audio/translations" => Api::Translations,
-        _ => Api::Other,
-    }
+    PATHS.iter().find(|(known, _)| known.as_bytes() == path).map_or(Api::Other, |&(_, api)| api)
+}
+
+/// The name of a path that is known.
+pub(crate) fn known_path(path: &[u8]) -> Option<&'static str> {
+    PATHS.iter().find(|(known, _)| known.as_bytes() == path).map(|&(known, _)| known)
 }
 
 /// Whether `stream_options.include_usage` is a field of this interface.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::scan::{self, Kind, Value};
+use super::scan::{Cursor, Kind, Value};
 
 /// Token counts as the engine reports them, in the OpenAI or the Anthropic shape.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -16,23 +16,29 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    fn parse(json: &[u8], value: &Value) -> Option<Self> {
-        if value.kind != Kind::Object {
+    /// Reads the object at the cursor; `None` when there is something else.
+    fn read(cursor: &mut Cursor<'_>) -> Option<Self> {
+        if cursor.kind()? != Kind::Object {
             return None;
         }
+        let json = cursor.json();
         let mut usage = Self::default();
-        scan::members(json, value.range.clone(), |key, value| match key {
-            b"prompt_tokens" | b"input_tokens" => usage.prompt_tokens = value.number(json),
-            b"completion_tokens" | b"output_tokens" => usage.completion_tokens = value.number(json),
-            b"cache_read_input_tokens" => usage.cached_tokens = value.number(json),
-            b"prompt_tokens_details" | b"input_tokens_details" => {
-                scan::members(json, value.range.clone(), |key, value| {
-                    if key == b"cached_tokens" {
-                        usage.cached_tokens = value.number(json);
-                    }
-                });
+        cursor.members(|key, cursor| {
+            match key {
+                b"prompt_tokens" | b"input_tokens" => usage.prompt_tokens = cursor.value()?.number(json),
+                b"completion_tokens" | b"output_tokens" => usage.completion_tokens = cursor.value()?.number(json),
+                b"cache_read_input_tokens" => usage.cached_tokens = cursor.value()?.number(json),
+                b"prompt_tokens_details" | b"input_tokens_details" if cursor.kind()? == Kind::Object => {
+                    cursor.members(|key, cursor| {
+                        if key == b"cached_tokens" {
+                            usage.cached_tokens = cursor.value()?.number(json);
+                        }
+                        Some(())
+                    })?;
+                }
+                _ => {}
             }
-            _ => {}
+            Some(())
         })?;
         Some(usage)
     }
@@ -71,24 +77,49 @@ pub(crate) enum Content {
     Last,
 }
 
+/// Whether it matters what is in `choices`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Choices {
+    Read,
+    PassedOver,
+}
+
 impl Document {
-    /// Reads `json`; `None` when it is not an object.
+    /// Reads `json`, the output in it included; `None` when it is not a whole object.
     pub(crate) fn parse(json: &[u8]) -> Option<Self> {
+        Self::read(json, Choices::Read)
+    }
+
+    /// Reads the model and the usage of an answer that is one document, and no further than these; its output is passed over.
+    pub(crate) fn parse_frame(json: &[u8]) -> Option<Self> {
+        Self::read(json, Choices::PassedOver)
+    }
+
+    fn read(json: &[u8], choices: Choices) -> Option<Self> {
         let mut document = Self::default();
         let mut kind: &[u8] = b"";
         let mut nested_model = None;
-        scan::members(json, 0..json.len(), |key, value| match key {
-            b"model" if value.kind == Kind::String => document.model_at = Some(value.outer()),
-            b"usage" => document.usage = Usage::parse(json, &value),
-            b"error" => document.is_error = !value.is_null(json),
-            b"choices" if value.kind == Kind::Array => document.read_choices(json, &value),
-            // Anthropic's `message_start` carries a message, most events of the Responses API carry the response.
-            b"message" | b"response" if value.kind == Kind::Object => {
-                nested_model = document.read_nested(json, &value).or(nested_model.take());
+        let whole = Cursor::new(json, 0..json.len()).members(|key, cursor| {
+            match key {
+                b"model" => document.model_at = string_here(cursor)?.or(document.model_at.take()),
+                b"usage" => document.usage = Usage::read(cursor),
+                b"error" => document.is_error = !cursor.value()?.is_null(json),
+                b"choices" if choices == Choices::Read && cursor.kind()? == Kind::Array => {
+                    document.read_choices(cursor)?;
+                }
+                // Anthropic's `message_start` carries a message, most events of the Responses API carry the response.
+                b"message" | b"response" if cursor.kind()? == Kind::Object => {
+                    nested_model = document.read_nested(cursor)?.or(nested_model.take());
+                }
+                b"type" => kind = cursor.value()?.of(json),
+                _ => {}
             }
-            b"type" => kind = value.of(json),
-            _ => {}
-        })?;
+            let enough = choices == Choices::PassedOver && document.model_at.is_some() && document.usage.is_some();
+            (!enough).then_some(())
+        });
+        if whole.is_none() && !(choices == Choices::PassedOver && document.usage.is_some()) {
+            return None;
+        }
         document.model_at = document.model_at.or(nested_model);
         match kind {
             b"error" | b"response.failed" => document.is_error = true,
@@ -99,40 +130,59 @@ impl Document {
     }
 
     /// Takes usage and error; gives where the model stands.
-    fn read_nested(&mut self, json: &[u8], value: &Value) -> Option<Range<usize>> {
+    fn read_nested(&mut self, cursor: &mut Cursor<'_>) -> Option<Option<Range<usize>>> {
         let mut model = None;
-        scan::members(json, value.range.clone(), |key, value| match key {
-            b"usage" => self.usage = Usage::parse(json, &value).or(self.usage),
-            b"model" if value.kind == Kind::String => model = Some(value.outer()),
-            _ => {}
-        });
-        model
+        cursor.members(|key, cursor| {
+            match key {
+                b"usage" => self.usage = Usage::read(cursor).or(self.usage),
+                b"model" => model = string_here(cursor)?.or(model.take()),
+                _ => {}
+            }
+            Some(())
+        })?;
+        Some(model)
     }
 
-    fn read_choices(&mut self, json: &[u8], choices: &Value) {
+    fn read_choices(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
         self.choices_empty = true;
-        scan::elements(json, choices.range.clone(), |choice| {
+        cursor.elements(|cursor| {
             self.choices_empty = false;
-            scan::members(json, choice.range, |key, value| match key {
-                b"finish_reason" if value.kind == Kind::String => self.content = Content::Last,
-                b"text" if value.kind == Kind::String && !value.range.is_empty() => self.saw_output(),
-                b"delta" | b"message" if value.kind == Kind::Object => {
-                    scan::members(json, value.range, |key, value| {
-                        if key != b"role" && is_output(json, &value) {
-                            self.saw_output();
+            if cursor.kind()? == Kind::Object { self.read_choice(cursor) } else { Some(()) }
+        })
+    }
+
+    fn read_choice(&mut self, cursor: &mut Cursor<'_>) -> Option<()> {
+        let json = cursor.json();
+        cursor.members(|key, cursor| {
+            match key {
+                b"finish_reason" if cursor.kind()? == Kind::String => self.content = Content::Last,
+                b"text" if cursor.kind()? == Kind::String => self.saw(json, &cursor.value()?),
+                b"delta" | b"message" if cursor.kind()? == Kind::Object => {
+                    cursor.members(|key, cursor| {
+                        if key != b"role" {
+                            self.saw(json, &cursor.value()?);
                         }
-                    });
+                        Some(())
+                    })?;
                 }
                 _ => {}
-            });
-        });
+            }
+            Some(())
+        })?;
+        Some(())
     }
 
-    fn saw_output(&mut self) {
-        if self.content == Content::None {
+    fn saw(&mut self, json: &[u8], value: &Value) {
+        if self.content == Content::None && is_output(json, value) {
             self.content = Content::Some;
         }
     }
+}
+
+/// The string at the cursor with its quotes, and `Some(None)` where there is another value.
+fn string_here(cursor: &mut Cursor<'_>) -> Option<Option<Range<usize>>> {
+    let value = cursor.value()?;
+    Some((value.kind == Kind::String).then(|| value.outer()))
 }
 
 /// Events that carry output by their name: of Anthropic's Messages, the Responses API, streamed transcriptions.
@@ -219,6 +269,22 @@ mod tests {
         for json in [r#"{"message":"model"}"#, r#"{"item":{"model":"m"}}"#, r#"{"response":{"model":null}}"#] {
             assert_eq!(Document::parse(json.as_bytes()).unwrap().model_at, None, "{json}");
         }
+    }
+
+    #[test]
+    fn the_frame_of_an_answer_is_its_model_and_its_usage() {
+        for json in [
+            r#"{"model":"m","choices":[{"message":{"content":"\"usage\":{}"}}],"usage":{"prompt_tokens":7},"metrics":null}"#,
+            r#"{"usage":{"prompt_tokens":7},"choices":[],"model":"m"}"#,
+            r#"{"response":{"usage":{"input_tokens":7}},"model":"m","x":[1]}"#,
+        ] {
+            let (frame, whole) =
+                (Document::parse_frame(json.as_bytes()).unwrap(), Document::parse(json.as_bytes()).unwrap());
+            assert_eq!((frame.model_at, frame.usage), (whole.model_at, whole.usage), "{json}");
+            assert_eq!(frame.usage.unwrap().prompt_tokens, Some(7), "{json}");
+        }
+        assert_eq!(Document::parse_frame(br#"{"model":"m","choices":["#), None);
+        assert_eq!(Document::parse_frame(br#"{"model":"m","choices":[]}"#).unwrap().usage, None);
     }
 
     #[test]

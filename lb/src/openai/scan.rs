@@ -1,7 +1,8 @@
 //! A read-only scan of JSON: where the members of an object are, without building anything.
 //!
 //! It is lenient on purpose. What a strict parser refuses but an engine may take (lone surrogates, huge numbers, control
-//! bytes in strings) passes; what it cannot follow ends the scan. It never recurses, and looks at each byte once.
+//! bytes in strings) passes; what it cannot follow ends the scan. It never recurses by itself: [`Cursor`] goes as deep as its
+//! caller does.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -68,65 +69,162 @@ pub(crate) fn members<'a>(
     within: Range<usize>,
     mut each: impl FnMut(&'a [u8], Value),
 ) -> Option<Range<usize>> {
-    let end = within.end.min(json.len());
-    let start = skip_space(json, within.start, end);
-    if json.get(start).filter(|_| start < end) != Some(&b'{') {
-        return None;
-    }
-    let mut at = skip_space(json, start + 1, end);
-    loop {
-        match *json.get(at).filter(|_| at < end)? {
-            b'}' => return Some(start..at + 1),
-            b',' => at = skip_space(json, at + 1, end),
-            b'"' => {
-                let key = string_at(json, at, end)?;
-                at = skip_space(json, key.end + 1, end);
-                if json.get(at).filter(|_| at < end) != Some(&b':') {
-                    return None;
-                }
-                let value = value_at(json, at + 1, end)?;
-                at = skip_space(json, value.outer().end, end);
-                each(&json[key], value);
-            }
-            _ => return None,
-        }
-    }
+    Cursor::new(json, within).members(|key, cursor| {
+        each(key, cursor.value()?);
+        Some(())
+    })
 }
 
 /// Calls `each(value)` for every element of the array that starts at `within.start`. `None` when it is not a whole array.
 pub(crate) fn elements(json: &[u8], within: Range<usize>, mut each: impl FnMut(Value)) -> Option<()> {
-    let end = within.end.min(json.len());
-    let start = skip_space(json, within.start, end);
-    if json.get(start).filter(|_| start < end) != Some(&b'[') {
-        return None;
+    Cursor::new(json, within).elements(|cursor| {
+        each(cursor.value()?);
+        Some(())
+    })
+}
+
+/// A place in JSON. It goes down into a container, or passes over it: each byte is looked at once.
+#[derive(Debug)]
+pub(crate) struct Cursor<'a> {
+    /// Up to the end of what may be read.
+    json: &'a [u8],
+    at: usize,
+}
+
+impl<'a> Cursor<'a> {
+    /// At the start of `within`, and not beyond its end.
+    pub(crate) fn new(json: &'a [u8], within: Range<usize>) -> Self {
+        Self { json: json.get(..within.end).unwrap_or(json), at: within.start }
     }
-    let mut at = skip_space(json, start + 1, end);
-    loop {
-        match *json.get(at).filter(|_| at < end)? {
-            b']' => return Some(()),
-            b',' => at = skip_space(json, at + 1, end),
-            _ => {
-                let value = value_at(json, at, end)?;
-                at = skip_space(json, value.outer().end, end);
-                each(value);
+
+    /// The bytes that positions are into.
+    pub(crate) fn json(&self) -> &'a [u8] {
+        self.json
+    }
+
+    /// Goes into the object that begins here and calls `each(raw key, cursor at the value)` for its members. What `each`
+    /// leaves is passed over. Gives the object's range; `None` when here is no whole object, or `each` gives it.
+    pub(crate) fn members(&mut self, mut each: impl FnMut(&'a [u8], &mut Self) -> Option<()>) -> Option<Range<usize>> {
+        let start = self.enter(b'{')?;
+        loop {
+            match self.next()? {
+                b'}' => return Some(start..self.leave()),
+                b',' => self.at += 1,
+                b'"' => {
+                    let key = self.string()?;
+                    if self.next()? != b':' {
+                        return None;
+                    }
+                    self.at += 1;
+                    self.one(|cursor| each(&cursor.json[key], cursor))?;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// Goes into the array that begins here and calls `each(cursor at the element)`. What `each` leaves is passed over.
+    pub(crate) fn elements(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
+        self.enter(b'[')?;
+        loop {
+            match self.next()? {
+                b']' => {
+                    self.leave();
+                    return Some(());
+                }
+                b',' => self.at += 1,
+                _ => self.one(&mut each)?,
+            }
+        }
+    }
+
+    /// What kind of value begins here.
+    pub(crate) fn kind(&mut self) -> Option<Kind> {
+        match self.next()? {
+            b'"' => Some(Kind::String),
+            b'{' => Some(Kind::Object),
+            b'[' => Some(Kind::Array),
+            b',' | b'}' | b']' | b':' => None,
+            _ => Some(Kind::Scalar),
+        }
+    }
+
+    /// Passes over the value that begins here, and tells where it is.
+    pub(crate) fn value(&mut self) -> Option<Value> {
+        let kind = self.kind()?;
+        let start = self.at;
+        let range = match kind {
+            Kind::String => self.string()?,
+            Kind::Object | Kind::Array => {
+                self.at = container_end(self.json, start)?;
+                start..self.at
+            }
+            Kind::Scalar => {
+                self.at = scalar_end(self.json, start);
+                start..self.at
+            }
+        };
+        Some(Value { kind, range })
+    }
+
+    /// Passes over a value that `each` may have gone over already.
+    fn one(&mut self, each: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        let before = self.at;
+        each(self)?;
+        if self.at == before {
+            self.value()?;
+        }
+        Some(())
+    }
+
+    fn enter(&mut self, bracket: u8) -> Option<usize> {
+        (self.next()? == bracket).then(|| {
+            self.at += 1;
+            self.at - 1
+        })
+    }
+
+    fn leave(&mut self) -> usize {
+        self.at += 1;
+        self.at
+    }
+
+    /// The content of the string whose quote is here.
+    fn string(&mut self) -> Option<Range<usize>> {
+        let range = string_at(self.json, self.at)?;
+        self.at = range.end + 1;
+        Some(range)
+    }
+
+    /// The next byte that is no white space.
+    fn next(&mut self) -> Option<u8> {
+        loop {
+            match *self.json.get(self.at)? {
+                b' ' | b'\n' | b'\r' | b'\t' => self.at += 1,
+                byte => return Some(byte),
             }
         }
     }
 }
 
-fn skip_space(json: &[u8], mut at: usize, end: usize) -> usize {
-    while at < end && matches!(json[at], b' ' | b'\n' | b'\r' | b'\t') {
-        at += 1;
-    }
-    at
-}
+/// This much of a string is looked through without a call: most keys and short values end in it.
+const SHORT_STRING_BYTES: usize = 24;
 
 /// The content of the string whose quote is at `at`.
-fn string_at(json: &[u8], at: usize, end: usize) -> Option<Range<usize>> {
+fn string_at(json: &[u8], at: usize) -> Option<Range<usize>> {
     let start = at + 1;
     let mut from = start;
+    while from < start + SHORT_STRING_BYTES
+        && let Some(eight) = json.get(from..from + 8)
+    {
+        match first_quote_or_backslash(eight) {
+            None => from += 8,
+            Some(found) if json[from + found] == b'"' => return Some(start..from + found),
+            Some(_) => break,
+        }
+    }
     loop {
-        let found = from + memchr::memchr2(b'"', b'\\', json.get(from..end)?)?;
+        let found = from + memchr::memchr2(b'"', b'\\', json.get(from..)?)?;
         if json[found] == b'"' {
             return Some(start..found);
         }
@@ -134,38 +232,48 @@ fn string_at(json: &[u8], at: usize, end: usize) -> Option<Range<usize>> {
     }
 }
 
-fn value_at(json: &[u8], at: usize, end: usize) -> Option<Value> {
-    let at = skip_space(json, at, end);
-    let (kind, range) = match *json.get(at).filter(|_| at < end)? {
-        b'"' => (Kind::String, string_at(json, at, end)?),
-        b'{' => (Kind::Object, at..container_end(json, at, end)?),
-        b'[' => (Kind::Array, at..container_end(json, at, end)?),
-        b',' | b'}' | b']' | b':' => return None,
-        _ => (Kind::Scalar, at..scalar_end(json, at, end)),
-    };
-    Some(Value { kind, range })
+/// Eight bytes at once: a byte of `word ^ pattern` is zero where the searched one stands, and the lowest zero byte is the
+/// first whose top bit this expression sets (Hacker's Delight, 6-1).
+fn first_quote_or_backslash(eight: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    let word = u64::from_le_bytes(eight.try_into().unwrap_or_default());
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
+    let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64));
+    (found != 0).then(|| found.trailing_zeros() as usize / 8)
 }
 
-fn scalar_end(json: &[u8], at: usize, end: usize) -> usize {
+fn scalar_end(json: &[u8], at: usize) -> usize {
     let stop = |b: &u8| matches!(b, b',' | b'}' | b']' | b' ' | b'\n' | b'\r' | b'\t' | b'"' | b'{' | b'[');
-    json[at..end].iter().position(stop).map_or(end, |n| at + n)
+    json[at..].iter().position(stop).map_or(json.len(), |n| at + n)
 }
+
+/// What a byte outside of strings means to the end of a container.
+const STEPS: [i8; 256] = {
+    let mut steps = [0; 256];
+    steps[b'{' as usize] = 1;
+    steps[b'[' as usize] = 1;
+    steps[b'}' as usize] = -1;
+    steps[b']' as usize] = -1;
+    steps[b'"' as usize] = i8::MAX;
+    steps
+};
 
 /// One past the bracket that closes the container at `at`. Kinds of brackets are not told apart: engines do that.
-fn container_end(json: &[u8], at: usize, end: usize) -> Option<usize> {
+fn container_end(json: &[u8], at: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let mut i = at;
-    while i < end {
-        match json[i] {
-            b'"' => i = string_at(json, i, end)?.end,
-            b'{' | b'[' => depth += 1,
-            b'}' | b']' => {
+    while let Some(&byte) = json.get(i) {
+        match STEPS[usize::from(byte)] {
+            0 => {}
+            i8::MAX => i = string_at(json, i)?.end,
+            1 => depth += 1,
+            _ => {
                 depth -= 1;
                 if depth == 0 {
                     return Some(i + 1);
                 }
             }
-            _ => {}
         }
         i += 1;
     }
@@ -240,22 +348,33 @@ fn hex4(raw: &[u8], at: usize) -> Option<u32> {
 
 /// Appends `text` as a JSON string with its quotes.
 pub(crate) fn push_json_string(to: &mut Vec<u8>, text: &str) {
+    let bytes = text.as_bytes();
+    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
     to.push(b'"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' => to.extend_from_slice(b"\\\""),
-            b'\\' => to.extend_from_slice(b"\\\\"),
-            b'\n' => to.extend_from_slice(b"\\n"),
-            0..=0x1F => {
-                const DIGITS: &[u8; 16] = b"0123456789abcdef";
-                to.extend_from_slice(b"\\u00");
-                to.push(DIGITS[usize::from(byte >> 4)]);
-                to.push(DIGITS[usize::from(byte & 15)]);
-            }
-            other => to.push(other),
+    // Without an early end the compiler looks at many bytes at once.
+    if bytes.iter().fold(true, |plain, &byte| plain & is_plain(byte)) {
+        to.extend_from_slice(bytes);
+    } else {
+        for &byte in bytes {
+            if is_plain(byte) { to.push(byte) } else { push_escaped(to, byte) }
         }
     }
     to.push(b'"');
+}
+
+#[cold]
+fn push_escaped(to: &mut Vec<u8>, byte: u8) {
+    match byte {
+        b'"' => to.extend_from_slice(b"\\\""),
+        b'\\' => to.extend_from_slice(b"\\\\"),
+        b'\n' => to.extend_from_slice(b"\\n"),
+        control => {
+            const DIGITS: &[u8; 16] = b"0123456789abcdef";
+            to.extend_from_slice(b"\\u00");
+            to.push(DIGITS[usize::from(control >> 4)]);
+            to.push(DIGITS[usize::from(control & 15)]);
+        }
+    }
 }
 
 #[cfg(test)]

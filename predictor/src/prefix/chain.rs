@@ -132,14 +132,17 @@ impl Lane {
 enum Sizes {
     /// The engine's own blocks, by token ids.
     Uniform,
-    /// Four times as large from [`GROWS_AT`] on, sixteen times from [`GROWS_AGAIN_AT`] on.
+    /// Twice as large each time that the place in the prompt doubles, from [`BLOCKS_BEFORE_GROWTH`] on; a block also ends
+    /// where a turn does.
     Growing,
 }
 
-/// First block of four times the size: the first 16 KiB of a prompt are told apart by 256 bytes.
-const GROWS_AT: usize = 64;
-/// First block of sixteen times the size: from about 200 KiB on.
-const GROWS_AGAIN_AT: usize = 256;
+/// Blocks of the smallest size: the first 8 KiB of a prompt are told apart by 256 bytes, what follows by 3 to 6 % of its place.
+const BLOCKS_BEFORE_GROWTH: usize = 32;
+/// Blocks grow to this many times the smallest size: 16 KiB.
+const GROWTH_MAX: usize = 64;
+/// A turn ends a block that has this many bytes: shorter turns share one with the next.
+const TURN_BYTES_MIN: usize = 64;
 
 /// Builds a [`Chain`] from a prompt that comes in pieces. However the text is split, the chain is the same.
 #[derive(Debug)]
@@ -168,8 +171,9 @@ impl ChainBuilder {
         }
     }
 
-    /// Makes blocks grow with their place in the prompt: where two long prompts part matters by its share of the whole, and
-    /// what a block costs (to hash, to record, to forget) does not depend on its size.
+    /// Makes blocks grow with their place in the prompt and end with its turns: a conversation that goes on overlaps to the
+    /// end of what was said, elsewhere what matters is the share of the whole where two long prompts part, and what a block
+    /// costs (to hash, to record, to forget) does not depend on its size.
     #[must_use]
     pub fn growing(mut self) -> Self {
         self.sizes = Sizes::Growing;
@@ -201,6 +205,9 @@ impl ChainBuilder {
 
     /// Marks a change of structure here: the role of the message that follows, the start of a tool, an end of turn.
     pub fn separator(&mut self, tag: u8) {
+        if self.sizes == Sizes::Growing && self.chain.partial.len() >= TURN_BYTES_MIN {
+            self.seal_partial();
+        }
         self.mark = mix(self.mark, MARK_SEPARATOR | u64::from(tag), self.chain.partial.len() as u64);
     }
 
@@ -224,10 +231,13 @@ impl ChainBuilder {
     }
 
     fn next_block_bytes(&self) -> usize {
-        match (self.sizes, self.chain.blocks.len()) {
-            (Sizes::Uniform, _) | (Sizes::Growing, ..GROWS_AT) => self.block_bytes,
-            (Sizes::Growing, ..GROWS_AGAIN_AT) => self.block_bytes * 4,
-            (Sizes::Growing, _) => self.block_bytes * 16,
+        match self.sizes {
+            Sizes::Uniform => self.block_bytes,
+            Sizes::Growing => {
+                let place = self.chain.bytes() as usize / (self.block_bytes * BLOCKS_BEFORE_GROWTH / 2);
+                let growth = place.checked_ilog2().map_or(1, |doublings| 1 << doublings);
+                self.block_bytes * growth.min(GROWTH_MAX)
+            }
         }
     }
 
@@ -348,7 +358,8 @@ mod tests {
             let (whole, split) = (build(&[&text]), build(&pieces));
             prop_assert_eq!(&whole, &split);
             prop_assert_eq!(whole.bytes() as usize, bytes);
-            prop_assert!(whole.blocks().len() <= 64 + 192 + bytes / 256 + 1);
+            let doublings = (bytes / 512).checked_ilog2().map_or(0, |n| n as usize + 1);
+            prop_assert!(whole.blocks().len() <= BLOCKS_BEFORE_GROWTH * (doublings + 2) / 2 + 1);
         }
 
         #[test]
@@ -359,6 +370,23 @@ mod tests {
             let (a, b) = (chain(|builder| builder.text(&text)), chain(|builder| builder.text(&other)));
             prop_assert_eq!(shared(&a, &b), at / 64);
             prop_assert!(a.blocks()[at / 64..].iter().zip(&b.blocks()[at / 64..]).all(|(a, b)| a != b));
+        }
+    }
+
+    #[test]
+    fn a_conversation_that_goes_on_overlaps_to_the_end_of_what_was_said() {
+        let conversation = |turns: usize| {
+            let mut builder = ChainBuilder::new(&SEED, 256, Chain::default()).growing();
+            for turn in 0..turns {
+                builder.separator(1);
+                builder.text(&vec![turn as u8; 100 + 977 * turn]);
+            }
+            builder.finish()
+        };
+        for turns in 1..40 {
+            let (before, after) = (conversation(turns), conversation(turns + 1));
+            let unshared = before.bytes() - before.prefix_bytes(shared(&before, &after) as u32);
+            assert!((unshared as usize) < TURN_BYTES_MIN, "{unshared} bytes after {turns} turns");
         }
     }
 

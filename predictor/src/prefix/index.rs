@@ -9,8 +9,10 @@
 //! block first, so a block is always older than the one before it and eviction takes chains from their ends, as vLLM
 //! does. Where an engine publishes its stores and removals, [`Index::stored`] and [`Index::removed`] correct the record.
 //!
-//! Memory: slabs and open-addressed tables of `u32`, sized once from the byte cap and never grown; pages are touched
-//! only as they fill. One pair (block, endpoint) costs at most about 80 bytes.
+//! Memory: slabs of a size fixed by the byte cap, whose pages are touched only as they fill; open-addressed tables of
+//! `u32` and bitsets as wide as the endpoints need, both grown only when an endpoint is given room, never by a prompt: what
+//! is looked at for a request stays as small as the caches of the engines are, and mostly in the processor's. One pair
+//! (block, endpoint) costs at most about 200 bytes at the widest.
 
 use super::chain::Chain;
 use xxhash_rust::xxh3::xxh3_64;
@@ -98,6 +100,9 @@ impl List {
     }
 }
 
+/// Slots of a table before any endpoint has room.
+const SLOTS_MIN: usize = 4;
+
 /// Which of the two links of a pair.
 #[derive(Clone, Copy)]
 enum Order {
@@ -107,13 +112,20 @@ enum Order {
 
 /// Block -> endpoints, with least-recently-placed eviction per endpoint and over all.
 pub struct Index {
+    /// Words of a block's bitset: enough for the endpoints that were given room.
     words: usize,
+    /// The most that `words` can become.
+    words_max: usize,
+    /// Slots that the tables may have at most.
+    slots_max: usize,
     blocks: Slab<Block>,
     sets: Vec<u64>,
     pairs: Slab<Pair>,
     block_table: Table,
     pair_table: Table,
     lists: Vec<List>,
+    /// One past the highest endpoint that was ever given room: what a look-up tells about.
+    endpoints_used: usize,
     all: List,
 }
 
@@ -131,18 +143,21 @@ impl Index {
         let words = endpoints.div_ceil(64) as usize;
         let (pairs_max, slots) = size(limits.bytes_max, words);
         Index {
-            words,
+            words: 1,
+            words_max: words,
+            slots_max: slots,
             blocks: Slab::new(pairs_max),
-            sets: vec![0; pairs_max as usize * words],
+            sets: vec![0; pairs_max as usize],
             pairs: Slab::new(pairs_max),
-            block_table: Table::new(slots, limits.seed),
-            pair_table: Table::new(slots, limits.seed.rotate_left(32)),
+            block_table: Table::new(SLOTS_MIN.min(slots), limits.seed),
+            pair_table: Table::new(SLOTS_MIN.min(slots), limits.seed.rotate_left(32)),
             lists: vec![List::new(0); endpoints as usize],
+            endpoints_used: 0,
             all: List::new(pairs_max),
         }
     }
 
-    /// Bytes reserved, used or not. Never changes.
+    /// Bytes reserved, used or not. Changes only with the room that endpoints are given.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pairs.len_max as usize * pair_bytes(self.words)
@@ -167,8 +182,48 @@ impl Index {
             return;
         };
         list.len_max = blocks_max.min(self.all.len_max);
+        if list.len_max > 0 {
+            self.endpoints_used = self.endpoints_used.max(endpoint as usize + 1);
+        }
+        self.widen();
+        self.enlarge_tables();
         while self.lists[endpoint as usize].len > self.lists[endpoint as usize].len_max {
             self.drop_pair(self.lists[endpoint as usize].oldest);
+        }
+    }
+
+    /// Makes the bitsets wide enough for all endpoints that were given room.
+    fn widen(&mut self) {
+        let words = self.endpoints_used.div_ceil(64).next_power_of_two().min(self.words_max);
+        if words <= self.words {
+            return;
+        }
+        let mut wider = vec![0; self.blocks.len_max as usize * words];
+        for (to, from) in wider.chunks_exact_mut(words).zip(self.sets.chunks_exact(self.words)) {
+            to[..self.words].copy_from_slice(from);
+        }
+        (self.sets, self.words) = (wider, words);
+    }
+
+    /// Makes room in the tables for what all endpoints can hold, at most half full.
+    fn enlarge_tables(&mut self) {
+        let pairs: u64 = self.lists.iter().map(|list| u64::from(list.len_max)).sum();
+        let pairs = usize::try_from(pairs.min(u64::from(self.all.len_max))).unwrap_or(usize::MAX);
+        let slots = (pairs * 2).next_power_of_two().min(self.slots_max);
+        if slots <= self.pair_table.slots.len() {
+            return;
+        }
+        self.block_table.restart(slots);
+        self.pair_table.restart(slots);
+        let mut at = self.all.newest;
+        while at != NONE {
+            let Pair { block, endpoint, all, .. } = self.pairs.items[at as usize];
+            let hash = self.blocks.items[block as usize].hash;
+            self.pair_table.insert(pair_key(hash, endpoint), at);
+            if self.find_block(hash).is_none() {
+                self.block_table.insert(hash, block);
+            }
+            at = all.older;
         }
     }
 
@@ -207,10 +262,10 @@ impl Index {
         }
     }
 
-    /// Writes for every endpoint slot how many blocks from the start of `chain` it holds.
+    /// Writes for every endpoint slot that was ever given room how many blocks from the start of `chain` it holds.
     pub fn overlap(&self, chain: &Chain, depths: &mut Vec<u32>) {
         depths.clear();
-        depths.resize(self.lists.len(), 0);
+        depths.resize(self.endpoints_used, 0);
         let blocks = chain.blocks();
         let (mut low, mut holders) = (0, Set([u64::MAX; WORDS_MAX]));
         while low < blocks.len() {
@@ -435,6 +490,12 @@ impl Table {
         }
     }
 
+    /// Empty again, with so many slots.
+    fn restart(&mut self, slots: usize) {
+        self.slots = vec![0; slots];
+        self.shift = 64 - slots.trailing_zeros();
+    }
+
     fn home(&self, key: u64) -> usize {
         ((key ^ key >> 32).wrapping_mul(self.multiplier) >> self.shift) as usize
     }
@@ -508,6 +569,8 @@ mod tests {
     fn depths(index: &Index, chain: &Chain) -> Vec<u32> {
         let mut depths = Vec::new();
         index.overlap(chain, &mut depths);
+        // Endpoints that were never given room are not told about: they hold nothing.
+        depths.resize(ENDPOINTS as usize, 0);
         depths
     }
 
@@ -625,6 +688,23 @@ mod tests {
         assert_eq!((index.bytes(), capacities(&index)), before);
         assert!(index.bytes() <= 100_000);
         assert_eq!(index.pairs().0, index.pairs().1);
+    }
+
+    #[test]
+    fn what_is_held_survives_every_growth() {
+        let mut index = index(1 << 20);
+        for endpoint in 0..ENDPOINTS {
+            index.resize_endpoint(endpoint, 8 * (endpoint + 1));
+            index.insert(&chain(&[1, 2, 3, endpoint as u8 + 4]), endpoint);
+            for known in 0..=endpoint {
+                assert_eq!(
+                    depths(&index, &chain(&[1, 2, 3, known as u8 + 4]))[known as usize],
+                    4,
+                    "{known} of {endpoint}"
+                );
+            }
+        }
+        assert!(index.bytes() <= 1 << 20);
     }
 
     #[test]
