@@ -1,6 +1,6 @@
 //! One client connection: takes requests off it, in order, until either side has had enough.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io as std_io;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
@@ -11,9 +11,10 @@ use config::snapshot::PoolScope;
 
 use crate::error::{Refused, push_error_object, reason};
 use crate::exchange::{self, After};
+use crate::handover::Arrival;
 use crate::http1::rewrite::{push_decimal, push_header};
 use crate::http1::{RequestHead, Version};
-use crate::io::{self, Buf, Conn, Listener, Out, SizeClass, Stop, until};
+use crate::io::{self, Accepted, Buf, Conn, Listener, Out, SizeClass, Stop, until};
 use crate::shard::Shard;
 use crate::sys;
 use crate::tls::{Acceptor, Established, NotEstablished, Transport};
@@ -30,6 +31,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What a listener of this thread makes of the connections it takes.
 #[derive(Debug)]
 pub(crate) struct Entrance {
+    /// Its place among the listeners, the same on every thread.
+    pub(crate) number: usize,
     /// The pools served there.
     pub(crate) scope: Rc<PoolScope>,
     /// What TLS connections are accepted with, replaced when the certificate changes; `None` for plain ones.
@@ -39,8 +42,12 @@ pub(crate) struct Entrance {
 /// Takes connections for ever, or until the thread drains.
 pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, entrance: Rc<Entrance>) {
     loop {
-        match listener.accept(&shard.reactor).await {
-            Ok((conn, peer)) => admit(&shard, conn, peer, &entrance),
+        let taken = match listener.accept().await {
+            Ok(accepted) => take(&shard, accepted, &entrance),
+            Err(error) => Err(error),
+        };
+        match taken {
+            Ok(()) => {}
             Err(_) if shard.draining.get() => return,
             Err(_) => {
                 shard.metrics.borrow_mut().accept_errors += 1;
@@ -50,13 +57,37 @@ pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, entrance: Rc<En
     }
 }
 
+/// Serves a connection that was accepted here, or has a lighter thread do so.
+fn take(shard: &Rc<Shard>, accepted: Accepted, entrance: &Entrance) -> std_io::Result<()> {
+    if let Some(lighter) = shard.lighter_peer()
+        && let Ok(stream) = accepted.duplicate()
+        && lighter.pass(Arrival { listener: entrance.number, stream, peer: accepted.peer }).is_ok()
+    {
+        shard.metrics.borrow_mut().connections_handed_over += 1;
+        return Ok(());
+    }
+    // What came back was a second descriptor; the connection is as it was.
+    let peer = accepted.peer;
+    admit(shard, accepted.keep(&shard.reactor)?, peer, entrance);
+    Ok(())
+}
+
+/// Takes a connection that another thread accepted.
+pub(crate) fn admit_arrival(shard: &Rc<Shard>, arrival: Arrival, entrance: &Entrance) {
+    match io::adopt(arrival.stream, &shard.reactor) {
+        Ok(conn) => admit(shard, conn, arrival.peer, entrance),
+        Err(_) => shard.metrics.borrow_mut().accept_errors += 1,
+    }
+}
+
 /// Takes the connections that wait at a listening socket now.
 pub(crate) fn admit_waiting(shard: &Rc<Shard>, socket: RawFd, entrance: &Entrance) {
     // As many as a backlog may hold.
     for _ in 0..ACCEPT_WAITING_MAX {
         let Some(stream) = sys::accept_waiting(socket) else { return };
-        if let Ok((conn, peer)) = Listener::adopt(stream, &shard.reactor) {
-            admit(shard, conn, peer, entrance);
+        // One that has gone meanwhile has no peer.
+        if let Ok(peer) = stream.peer_addr() {
+            admit_arrival(shard, Arrival { listener: entrance.number, stream, peer }, entrance);
         }
     }
 }
@@ -69,9 +100,8 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
             return;
         }
         metrics.connections_accepted += 1;
-        metrics.connections_open += 1;
     }
-    let open = OpenConnection { shard: shard.clone() };
+    let open = OpenConnection::new(shard);
     let Ok(conn) = Transport::accepted(conn, entrance.acceptor.borrow().as_ref()) else {
         shard.metrics.borrow_mut().tls_handshakes_failed += 1;
         return;
@@ -85,7 +115,7 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
         scope: entrance.scope.clone(),
     };
     io::spawn(async move {
-        if io::catching(serve(open.shard.clone(), client)).await.is_err() {
+        if io::catching(serve(&open, client)).await.is_err() {
             open.shard.metrics.borrow_mut().panics += 1;
         }
     });
@@ -94,11 +124,28 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
 /// Counts a connection until it is dropped.
 struct OpenConnection {
     shard: Rc<Shard>,
+    /// Whether its first request has come.
+    known: Cell<bool>,
+}
+
+impl OpenConnection {
+    fn new(shard: &Rc<Shard>) -> Self {
+        shard.connection_begins();
+        Self { shard: shard.clone(), known: Cell::new(false) }
+    }
+
+    /// A request has come.
+    fn is_known(&self) {
+        if !self.known.replace(true) {
+            self.shard.connection_is_known();
+        }
+    }
 }
 
 impl Drop for OpenConnection {
     fn drop(&mut self) {
-        self.shard.metrics.borrow_mut().connections_open -= 1;
+        self.is_known();
+        self.shard.connection_ends();
     }
 }
 
@@ -118,7 +165,8 @@ pub(crate) struct Client {
     pub(crate) scope: Rc<PoolScope>,
 }
 
-async fn serve(shard: Rc<Shard>, mut client: Client) {
+async fn serve(open: &OpenConnection, mut client: Client) {
+    let shard = &open.shard;
     match client.conn.establish(shard.settings.request_head_timeout).await {
         Ok(Established::Plain) => {}
         Ok(Established::Tls) => shard.metrics.borrow_mut().tls_handshakes += 1,
@@ -133,16 +181,18 @@ async fn serve(shard: Rc<Shard>, mut client: Client) {
         }
     }
     loop {
-        match client.receive_head(&shard).await {
+        let incoming = client.receive_head(shard).await;
+        open.is_known();
+        match incoming {
             Ok(Incoming::Request) => {}
             Ok(Incoming::Closed) => return,
             Err(refused) => {
-                exchange::refuse_head(&shard, &mut client, &refused).await;
+                exchange::refuse_head(shard, &mut client, &refused).await;
                 client.linger().await;
                 return;
             }
         }
-        match exchange::run(&shard, &mut client).await {
+        match exchange::run(shard, &mut client).await {
             After::KeepAlive => {}
             After::Close => {
                 client.conn.shutdown().await;

@@ -13,6 +13,7 @@ mod error;
 mod exchange;
 mod flight;
 mod forward;
+mod handover;
 mod http1;
 mod io;
 mod local;

@@ -5,6 +5,7 @@ use std::sync::mpsc as std_mpsc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
+use crate::handover::{Arrival, SharedLoad};
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
@@ -49,6 +50,8 @@ pub(crate) enum ToShard {
     },
     /// What another data thread decided and saw.
     Peer(Arc<PeerBatch>),
+    /// A connection that another data thread accepted.
+    Connection(Arrival),
     /// Connections are accepted with this from now on; those that are open go on as they began.
     Certificate {
         /// Which listener, by its place in the options.
@@ -149,6 +152,8 @@ impl Failure {
 pub(crate) struct ShardHandle {
     sender: Sender<ToShard>,
     waker: Waker,
+    /// What the thread has to do.
+    pub(crate) load: Arc<SharedLoad>,
 }
 
 impl ShardHandle {
@@ -156,7 +161,7 @@ impl ShardHandle {
     #[must_use]
     pub(crate) fn new(waker: Waker) -> (Self, Receiver<ToShard>) {
         let (sender, receiver) = crossbeam_channel::bounded(MAILBOX_MESSAGES_MAX);
-        (Self { sender, waker }, receiver)
+        (Self { sender, waker, load: Arc::default() }, receiver)
     }
 
     /// Puts a message in the box and wakes its thread.
@@ -169,5 +174,17 @@ impl ShardHandle {
         });
         self.waker.wake();
         sent
+    }
+
+    /// Passes a connection to the thread.
+    ///
+    /// # Errors
+    /// Gives it back when the thread drains, or when its box is full.
+    pub(crate) fn pass(&self, arrival: Arrival) -> Result<(), ToShard> {
+        let message = ToShard::Connection(arrival);
+        if !self.load.announce() {
+            return Err(message);
+        }
+        self.send(message).inspect_err(|_| self.load.arrived())
     }
 }

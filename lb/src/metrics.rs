@@ -164,6 +164,8 @@ pub(crate) struct Metrics {
     pub(crate) connections_accepted: u64,
     /// Client connections open now.
     pub(crate) connections_open: u64,
+    /// Client connections accepted here and passed on to another thread, which counts them as taken.
+    pub(crate) connections_handed_over: u64,
     /// Client connections turned away for want of room.
     pub(crate) connections_refused: u64,
     /// TLS handshakes that were done.
@@ -212,6 +214,7 @@ impl Metrics {
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections_accepted += other.connections_accepted;
         self.connections_open += other.connections_open;
+        self.connections_handed_over += other.connections_handed_over;
         self.connections_refused += other.connections_refused;
         self.tls_handshakes += other.tls_handshakes;
         self.tls_handshakes_failed += other.tls_handshakes_failed;

@@ -363,6 +363,7 @@ fn start_shards(
             listeners,
             mailbox,
             waker,
+            load: handles[index].load.clone(),
             control: control.clone(),
             peers: others.map(|(_, handle)| handle.clone()).collect(),
             body_bytes_max: settings.request_bodies_bytes_max / threads,

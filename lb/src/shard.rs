@@ -17,6 +17,7 @@ use crate::body::BodyMemory;
 use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::endpoints::{Endpoint, Table};
+use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::log::Entry;
 use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
@@ -52,6 +53,8 @@ pub(crate) struct ShardSetup {
     pub(crate) mailbox: Receiver<ToShard>,
     /// What wakes it.
     pub(crate) waker: sys::Waker,
+    /// Where it shows what it has to do.
+    pub(crate) load: Arc<SharedLoad>,
     /// To the control thread.
     pub(crate) control: mpsc::Sender<FromShard>,
     /// The other data threads.
@@ -88,6 +91,7 @@ pub(crate) struct Shard {
     next_request: Cell<u64>,
     control: mpsc::Sender<FromShard>,
     peers: Vec<ShardHandle>,
+    scales: Scales,
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
     drained_told: Cell<bool>,
@@ -129,6 +133,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         next_request: Cell::new(seed() >> 24),
         control: setup.control,
         peers: setup.peers,
+        scales: Scales::new(setup.load, seed()),
         batch: RefCell::default(),
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
@@ -140,9 +145,9 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         io::spawn(flush_peers(shard.clone()));
     }
     let mut doors = Vec::new();
-    for Listening { socket, scope, acceptor } in setup.listeners {
+    for (number, Listening { socket, scope, acceptor }) in setup.listeners.into_iter().enumerate() {
         let listener = Listener::from_std(socket)?;
-        let entrance = Rc::new(Entrance { scope: Rc::new(scope), acceptor: RefCell::new(acceptor) });
+        let entrance = Rc::new(Entrance { number, scope: Rc::new(scope), acceptor: RefCell::new(acceptor) });
         doors.push(Door { socket: listener.raw_fd(), entrance: entrance.clone() });
         io::spawn(conn::accept(shard.clone(), listener, entrance));
     }
@@ -210,6 +215,7 @@ impl Shard {
                     }
                 }
                 ToShard::Peer(batch) => self.apply_batch(&batch),
+                ToShard::Connection(arrival) => self.take_arrival(arrival, doors),
                 ToShard::Certificate { listener, acceptor } => {
                     if let Some(door) = doors.get(listener) {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
@@ -222,6 +228,7 @@ impl Shard {
                 ToShard::Drain => {
                     self.draining.set(true);
                     self.drain_since_us.set(io::now_us());
+                    self.scales.shared.shut();
                     for door in doors {
                         // Closing with connections in the queue would reset them; after the last one there is little time
                         // for another.
@@ -232,6 +239,47 @@ impl Shard {
                 }
             }
         }
+        if !mailbox.is_empty() {
+            self.reactor.wake_again();
+        }
+    }
+
+    fn take_arrival(self: &Rc<Self>, arrival: Arrival, doors: &[Door]) {
+        if let Some(door) = doors.get(arrival.listener) {
+            conn::admit_arrival(self, arrival, &door.entrance);
+        }
+        // Only now: a thread that drains must count it one way or the other.
+        self.scales.shared.arrived();
+    }
+
+    /// The other thread that is to take a connection accepted here; `None` when this one is.
+    pub(crate) fn lighter_peer(&self) -> Option<&ShardHandle> {
+        let peers: &[ShardHandle] = if self.draining.get() { &[] } else { &self.peers };
+        self.scales.lighter(peers, self.settings.connections_per_thread_max)
+    }
+
+    /// A connection begins; its first request is on its way.
+    pub(crate) fn connection_begins(&self) {
+        self.metrics.borrow_mut().connections_open += 1;
+        self.scales.first_request_awaited();
+        self.show_load();
+    }
+
+    /// The first request of a connection has come, or the connection ends without one.
+    pub(crate) fn connection_is_known(&self) {
+        self.scales.first_request_no_more_awaited();
+        self.show_load();
+    }
+
+    /// A connection has ended.
+    pub(crate) fn connection_ends(&self) {
+        self.metrics.borrow_mut().connections_open -= 1;
+        self.show_load();
+    }
+
+    fn show_load(&self) {
+        let metrics = self.metrics.borrow();
+        self.scales.show(metrics.exchanges_open, metrics.connections_open);
     }
 
     fn apply(&self, plan: Arc<Plan>) {
@@ -419,11 +467,13 @@ impl Shard {
     /// A request begins.
     pub(crate) fn exchange_begins(&self) {
         self.metrics.borrow_mut().exchanges_open += 1;
+        self.show_load();
     }
 
     /// A request has ended.
     pub(crate) fn exchange_ends(&self) {
         self.metrics.borrow_mut().exchanges_open -= 1;
+        self.show_load();
         self.tell_if_drained();
     }
 
@@ -438,7 +488,10 @@ impl Shard {
             (metrics.exchanges_open, metrics.connections_open)
         };
         let waited_us = io::now_us().saturating_sub(self.drain_since_us.get());
-        if exchanges == 0 && (connections == 0 || waited_us >= IDLE_CONNECTIONS_DRAIN_US) {
+        if exchanges == 0
+            && !self.scales.shared.expects()
+            && (connections == 0 || waited_us >= IDLE_CONNECTIONS_DRAIN_US)
+        {
             self.flush_log();
             self.drained_told.set(self.control.try_send(FromShard::Drained).is_ok());
         }

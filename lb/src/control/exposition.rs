@@ -49,6 +49,7 @@ impl Collector for Page {
         self.configuration(&mut out)?;
         self.certificates(&mut out)?;
         self.connections(&mut out)?;
+        self.threads(&mut out)?;
         self.requests(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
@@ -189,6 +190,11 @@ impl Page {
         out.gauge("kinference_downstream_connections_open", "Client connections open", m.connections_open)?;
         out.counter("kinference_downstream_connections", "Client connections taken", m.connections_accepted)?;
         out.counter(
+            "kinference_downstream_connections_handed_over",
+            "Client connections that a data thread passed on to a lighter one",
+            m.connections_handed_over,
+        )?;
+        out.counter(
             "kinference_downstream_connections_refused",
             "Client connections closed at once for want of room",
             m.connections_refused,
@@ -213,6 +219,24 @@ impl Page {
             "kinference_peer_batches_lost",
             "Batches between data threads that found no room",
             m.peer_batches_dropped,
+        )
+    }
+
+    /// How evenly work is spread over the data threads.
+    fn threads(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let samples = |value: fn(&Metrics) -> u64| {
+            let reports = self.reports.shards.iter();
+            reports.map(move |report| (vec![("thread", report.shard.to_string())], value(&report.metrics)))
+        };
+        out.gauges(
+            "kinference_thread_connections_open",
+            "Client connections open on a data thread",
+            samples(|metrics| metrics.connections_open),
+        )?;
+        out.gauges(
+            "kinference_thread_requests_open",
+            "Requests a data thread works on",
+            samples(|metrics| metrics.exchanges_open),
         )
     }
 

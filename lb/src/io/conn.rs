@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::rc::Rc;
 
 use monoio::io::{AsyncReadRent, AsyncWriteRent};
@@ -114,15 +114,82 @@ impl Listener {
         self.listener.as_raw_fd()
     }
 
-    /// Takes over a connection that was accepted elsewhere.
-    pub(crate) fn adopt(stream: std::net::TcpStream, reactor: &Rc<Reactor>) -> io::Result<(Conn, SocketAddr)> {
-        let peer = stream.peer_addr()?;
-        Ok((Conn::new(reactor, TcpStream::from_std(stream)?)?, peer))
+    /// The next connection.
+    pub(crate) async fn accept(&self) -> io::Result<Accepted> {
+        let (stream, peer) = self.listener.accept().await?;
+        Ok(Accepted { stream, peer })
+    }
+}
+
+/// A connection that was accepted and not read from: to be kept, or passed on to another thread.
+#[derive(Debug)]
+pub(crate) struct Accepted {
+    stream: TcpStream,
+    /// Who is at the other end.
+    pub(crate) peer: SocketAddr,
+}
+
+impl Accepted {
+    /// It is served by this thread.
+    pub(crate) fn keep(self, reactor: &Rc<Reactor>) -> io::Result<Conn> {
+        Conn::new(reactor, self.stream)
     }
 
-    /// The next connection.
-    pub(crate) async fn accept(&self, reactor: &Rc<Reactor>) -> io::Result<(Conn, SocketAddr)> {
-        let (stream, peer) = self.listener.accept().await?;
-        Ok((Conn::new(reactor, stream)?, peer))
+    /// The same connection by another descriptor, which belongs to no thread. The runtime offers no sound way to give up its
+    /// own; that one is closed when `self` is dropped.
+    pub(crate) fn duplicate(&self) -> io::Result<std::net::TcpStream> {
+        // SAFETY: the descriptor is open as long as `self.stream`, which outlives the borrow.
+        let fd = unsafe { BorrowedFd::borrow_raw(self.stream.as_raw_fd()) };
+        Ok(fd.try_clone_to_owned()?.into())
+    }
+}
+
+/// Takes over a connection that was accepted elsewhere.
+pub(crate) fn adopt(stream: std::net::TcpStream, reactor: &Rc<Reactor>) -> io::Result<Conn> {
+    // As the runtime makes its own: epoll must not block; a ring waits, and on older kernels fails a write that would not.
+    stream.set_nonblocking(monoio::utils::is_legacy())?;
+    Conn::new(reactor, TcpStream::from_std(stream)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::{Buf, Driver, run};
+    use crate::sys::Waker;
+    use std::io::Read;
+
+    /// Sends far more than a small send buffer holds on an adopted connection; what the peer has got of it.
+    fn sent_on_an_adopted_connection(driver: Driver, bytes: usize) -> Option<usize> {
+        // Where the kernel refuses io_uring there is nothing to be held.
+        let driver = driver.choose().ok()?;
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        socket2::SockRef::from(&accepted).set_send_buffer_size(64 << 10).unwrap();
+        // As `accept_waiting` gives it.
+        accepted.set_nonblocking(true).unwrap();
+        let reader = std::thread::spawn(move || {
+            let mut received = Vec::new();
+            peer.read_to_end(&mut received).map(|_| received.len()).unwrap()
+        });
+        run(driver, async {
+            let reactor = Reactor::new(Waker::new().unwrap()).unwrap();
+            let mut conn = adopt(accepted, &reactor).unwrap();
+            let mut out = Out::default();
+            out.data = Buf::with_room(bytes);
+            out.data.extend(&vec![b'x'; bytes]);
+            out.push_data(0..bytes);
+            conn.send(out).await.0.unwrap();
+            conn.shutdown().await;
+        })
+        .unwrap();
+        Some(reader.join().unwrap())
+    }
+
+    #[test]
+    fn an_adopted_connection_waits_for_a_peer_that_reads_slowly() {
+        const BYTES: usize = 1 << 20;
+        assert_eq!(sent_on_an_adopted_connection(Driver::Epoll, BYTES), Some(BYTES));
+        assert!(sent_on_an_adopted_connection(Driver::IoUring, BYTES).is_none_or(|sent| sent == BYTES));
     }
 }

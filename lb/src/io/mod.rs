@@ -12,7 +12,7 @@ mod runtime;
 mod watch;
 
 pub(crate) use buf::{Buf, SizeClass};
-pub(crate) use conn::{Conn, Listener, connect};
+pub(crate) use conn::{Accepted, Conn, Listener, adopt, connect};
 pub(crate) use guard::catching;
 pub(crate) use out::Out;
 pub use runtime::{Driver, DriverInUse};

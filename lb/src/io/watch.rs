@@ -258,6 +258,11 @@ impl Reactor {
         }
     }
 
+    /// Has `on_wake` called in a later turn.
+    pub(crate) fn wake_again(&self) {
+        self.waker.wake();
+    }
+
     /// Wakes everything whose deadline has passed, every [`SWEEP`], for ever.
     pub(crate) async fn sweep(self: Rc<Self>) {
         loop {

@@ -9,6 +9,7 @@ mod support;
 
 mod config_reload;
 mod faults;
+mod handover;
 mod http;
 mod limits;
 mod policies;

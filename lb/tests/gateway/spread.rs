@@ -10,6 +10,7 @@ use crate::support::{Driver, Gateway, Setup, eventually, fleet, model_requests};
 
 on_both_drivers![
     a_growing_conversation_stays_where_it_began_whichever_thread_takes_it,
+    four_threads_find_prefixes_cached_as_often_as_one,
     streams_are_spread_evenly_over_engines_by_threads_that_know_of_each_other,
     counts_return_to_zero_after_many_clients_at_once,
 ];
@@ -20,8 +21,12 @@ fn real_engine() -> Engine {
 }
 
 fn start(driver: Driver, engines: &[Engine]) -> Gateway {
+    start_with(driver, engines, 2)
+}
+
+fn start_with(driver: Driver, engines: &[Engine], threads: usize) -> Gateway {
     let engines: Vec<&Engine> = engines.iter().collect();
-    Setup::new(fleet(&engines)).threads(2).ready(engines.len()).start(driver)
+    Setup::new(fleet(&engines)).threads(threads).ready(engines.len()).start(driver)
 }
 
 /// A conversation: a long beginning of its own, and a turn more each time.
@@ -68,6 +73,31 @@ fn a_growing_conversation_stays_where_it_began_whichever_thread_takes_it(driver:
     let (prompt, cached) = (sum("prompt_tokens"), sum("cached_tokens"));
     assert!(cached > 0.7 * prompt, "{cached} of {prompt} tokens were cached");
     gateway.expect_nothing_in_flight();
+}
+
+/// Share of the prompt tokens of later turns that was cached, by the engines' word.
+fn cached_share(driver: Driver, threads: usize) -> f64 {
+    const CONVERSATIONS: usize = 6;
+    const TURNS: usize = 8;
+    let engines: Vec<_> = (0..4).map(|_| real_engine()).collect();
+    let gateway = start_with(driver, &engines, threads);
+    for turn_number in 0..TURNS {
+        for conversation in 0..CONVERSATIONS {
+            let id = format!("{conversation}/{turn_number}");
+            // The next turn begins when this one has ended, on a connection of its own.
+            gateway.chat(&format!("x-request-id: {id}\r\n"), &turn(conversation, turn_number));
+        }
+    }
+    let mut lines = gateway_lines(&gateway, CONVERSATIONS * TURNS);
+    lines.retain(|line| !line["request_id"].as_str().unwrap().ends_with("/0"));
+    let sum = |key: &str| lines.iter().map(|line| line[key].as_f64().unwrap()).sum::<f64>();
+    sum("cached_tokens") / sum("prompt_tokens")
+}
+
+fn four_threads_find_prefixes_cached_as_often_as_one(driver: Driver) {
+    let (one, four) = (cached_share(driver, 1), cached_share(driver, 4));
+    // On a busy machine an engine may look slow for a moment, and a conversation moves.
+    assert!(four > one - 0.08, "{four} with four threads, {one} with one");
 }
 
 fn gateway_lines(gateway: &Gateway, count: usize) -> Vec<Value> {

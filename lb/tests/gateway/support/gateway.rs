@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
@@ -25,6 +25,8 @@ pub(crate) struct Setup {
     pub(crate) resources: String,
     /// Further lines of the server's own file.
     pub(crate) server: String,
+    /// Where it listens; port 0 is any.
+    pub(crate) listen: SocketAddr,
     /// Further fields of the listener, each with a comma before it.
     pub(crate) listener: String,
     /// Further files beside the server's own, by name.
@@ -42,6 +44,7 @@ impl Setup {
             threads: 1,
             resources,
             server: String::new(),
+            listen: (Ipv4Addr::LOCALHOST, 0).into(),
             listener: String::new(),
             files: Vec::new(),
             environment: Vec::new(),
@@ -62,6 +65,11 @@ impl Setup {
     /// With so many data threads.
     pub(crate) fn threads(self, threads: usize) -> Self {
         Self { threads, ..self }
+    }
+
+    /// Listens where another one does.
+    pub(crate) fn at(self, listen: SocketAddr) -> Self {
+        Self { listen, ..self }
     }
 
     /// Starts it.
@@ -121,9 +129,9 @@ impl Gateway {
         fs::create_dir(folder.path().join("resources")).unwrap();
         fs::write(folder.path().join("resources/all.yaml"), &setup.resources).unwrap();
         let server = format!(
-            "listeners: [{{ address: \"127.0.0.1:0\"{} }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
+            "listeners: [{{ address: \"{}\"{} }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
              resources: [./resources]\naccessLog: {{ path: access.log }}\n{}",
-            setup.listener, setup.threads, setup.server
+            setup.listen, setup.listener, setup.threads, setup.server
         );
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
