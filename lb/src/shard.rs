@@ -460,7 +460,9 @@ impl Shard {
             return;
         }
         if let Ok(place) = self.control.try_reserve() {
-            place.send(FromShard::Log(std::mem::take(&mut *lines)));
+            // As large as the last one got, so that it does not grow step by step.
+            let room = Vec::with_capacity(lines.len());
+            place.send(FromShard::Log(std::mem::replace(&mut *lines, room)));
         }
     }
 

@@ -109,9 +109,18 @@ impl Waker {
 
 /// Microseconds of the kernel's coarse monotonic clock: a few nanoseconds to read, a few milliseconds coarse, never 0.
 pub(crate) fn coarse_us() -> u64 {
+    clock_us(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// Microseconds of the kernel's monotonic clock, never 0.
+pub(crate) fn monotonic_us() -> u64 {
+    clock_us(libc::CLOCK_MONOTONIC)
+}
+
+fn clock_us(clock: libc::clockid_t) -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `now` is valid for writes during the call, which cannot fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    // SAFETY: `now` is valid for writes during the call, which cannot fail for the clocks that are asked for.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     (now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1_000).max(1)
 }
 

@@ -64,7 +64,9 @@ impl Name {
             ],
             _ => &[],
         };
-        candidates.iter().find(|(known, _)| name.eq_ignore_ascii_case(known)).map_or(Self::Other, |&(_, name)| name)
+        // Most names differ in their first letter from the few that are as long.
+        let is = |known: &[u8]| name[0] | 0x20 == known[0] && name.eq_ignore_ascii_case(known);
+        candidates.iter().find(|(known, _)| is(known)).map_or(Self::Other, |&(_, name)| name)
     }
 
     /// Belongs to one connection only (RFC 9110, 7.6.1), or tells a length that we tell anew.

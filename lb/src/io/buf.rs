@@ -14,10 +14,13 @@ pub(crate) enum SizeClass {
     Medium,
     /// 64 KiB: a large body. Half the system calls of 16 KiB.
     Large,
+    /// 256 KiB: a long prompt. Memory of this size that is freed goes back to the kernel, and is zeroed page by page when it
+    /// is asked for again.
+    Huge,
 }
 
 impl SizeClass {
-    const ALL: [Self; 3] = [Self::Small, Self::Medium, Self::Large];
+    const ALL: [Self; 4] = [Self::Small, Self::Medium, Self::Large, Self::Huge];
 
     /// The capacity in bytes.
     pub(crate) const fn bytes(self) -> usize {
@@ -25,6 +28,7 @@ impl SizeClass {
             Self::Small => 2 << 10,
             Self::Medium => 16 << 10,
             Self::Large => 64 << 10,
+            Self::Huge => 256 << 10,
         }
     }
 
@@ -33,14 +37,14 @@ impl SizeClass {
         (4 << 20) / self.bytes()
     }
 
-    /// The next size up from a capacity; the largest stays.
+    /// The next size up from a capacity, for a stream: up to [`Self::Large`].
     pub(crate) const fn larger_than(bytes: usize) -> Self {
         if bytes < Self::Medium.bytes() { Self::Medium } else { Self::Large }
     }
 }
 
 thread_local! {
-    static POOL: RefCell<[Vec<Vec<u8>>; 3]> = const { RefCell::new([Vec::new(), Vec::new(), Vec::new()]) };
+    static POOL: RefCell<[Vec<Vec<u8>>; SizeClass::ALL.len()]> = const { RefCell::new([const { Vec::new() }; SizeClass::ALL.len()]) };
 }
 
 /// A contiguous buffer: `len` bytes of content, room up to the capacity.

@@ -4,8 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::str::FromStr;
-use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use monoio::{IoUringDriver, LegacyDriver, RuntimeBuilder};
 
@@ -132,9 +131,7 @@ pub(crate) async fn sleep(duration: Duration) {
     monoio::time::sleep(duration).await;
 }
 
-/// Microseconds since the process first asked: monotonic, the same on every thread, never 0.
+/// Microseconds of the kernel's monotonic clock: the same on every thread, never 0.
 pub(crate) fn now_us() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    let elapsed = START.get_or_init(Instant::now).elapsed();
-    u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX).saturating_add(1)
+    crate::sys::monotonic_us()
 }
