@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Snapshot;
 use config::snapshot::StaticEndpoint;
+use policy::Diagnostic;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -84,7 +86,7 @@ pub(crate) async fn run(servers: Vec<StaticEndpoint>, snapshots: mpsc::Sender<So
         let serving: Vec<(&StaticEndpoint, &[Listed])> =
             servers.iter().zip(&known).filter_map(|(server, listed)| Some((server, listed.as_deref()?))).collect();
         generation += 1;
-        let event = match source::lower_text("servers on the command line", &documents(&serving)) {
+        let event = match lowered(&serving).1 {
             Ok(mut snapshot) => {
                 snapshot.generation = generation;
                 SourceEvent::Snapshot(Arc::new(snapshot))
@@ -149,6 +151,13 @@ async fn question(server: &StaticEndpoint) -> Result<Vec<Listed>, String> {
     } else {
         Err(format!("/v1/models answers with status {}", answer.status))
     }
+}
+
+/// What the documents made of these lists come to, and their text.
+pub(super) fn lowered(servers: &[(&StaticEndpoint, &[Listed])]) -> (String, Result<Snapshot, Vec<Diagnostic>>) {
+    let text = documents(servers);
+    let snapshot = source::lower_text("servers on the command line", &text);
+    (text, snapshot)
 }
 
 /// The documents: one worker set for each different list, one pool over all.

@@ -81,8 +81,34 @@ pub(crate) enum Delivery {
     Streamed,
 }
 
-/// Most values kept as [`Request::texts`]; the known names are eight, so more are duplicates of duplicates.
-const TEXTS_MAX: usize = 16;
+/// Fields that hold what is ranked, scored or read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TextName {
+    Documents,
+    Query,
+    Queries,
+    Items,
+    Text1,
+    Text2,
+    Data1,
+    Data2,
+}
+
+impl TextName {
+    fn of(key: &[u8]) -> Option<Self> {
+        Some(match key {
+            b"documents" => Self::Documents,
+            b"query" => Self::Query,
+            b"queries" => Self::Queries,
+            b"items" => Self::Items,
+            b"text_1" => Self::Text1,
+            b"text_2" => Self::Text2,
+            b"data_1" => Self::Data1,
+            b"data_2" => Self::Data2,
+            _ => return None,
+        })
+    }
+}
 
 /// The looked-at fields of one body; positions are into that body. Of duplicate keys the last one counts, as in Python.
 #[derive(Debug, Default, Clone)]
@@ -100,8 +126,10 @@ pub(crate) struct Request {
     pub(crate) input: Option<Value>,
     pub(crate) tools: Option<Value>,
     pub(crate) system: Option<Value>,
-    /// What is ranked, scored or read besides: `documents`, `query`, `text_1`, ...; every one of duplicate keys.
-    pub(crate) texts: Vec<Value>,
+    /// What the Responses API calls the system's text. Both are kept: which one an engine reads depends on the interface.
+    pub(crate) instructions: Option<Value>,
+    /// What is ranked, scored or read besides: `documents`, `query`, `text_1`, ...; one of each name.
+    pub(crate) texts: Vec<(TextName, Value)>,
     /// Token ids to be made text.
     pub(crate) tokens: Option<Value>,
     /// Where the text of a form's `prompt` stands.
@@ -187,19 +215,20 @@ impl Request {
             b"prompt" => request.prompt = Some(value),
             b"input" => request.input = Some(value),
             b"tools" => request.tools = Some(value),
-            b"system" | b"instructions" => request.system = Some(value),
-            b"documents" | b"query" | b"queries" | b"items" | b"text_1" | b"text_2" | b"data_1" | b"data_2"
-                if request.texts.len() < TEXTS_MAX =>
-            {
-                request.texts.push(value);
-            }
+            b"system" => request.system = Some(value),
+            b"instructions" => request.instructions = Some(value),
             b"tokens" => request.tokens = Some(value),
             b"cache_salt" => request.cache_salt = Some(value),
             b"response_format" => request.response_format = Some(value),
             b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
                 request.output_tokens_max = request.output_tokens_max.max(value.number(body));
             }
-            _ => {}
+            _ => {
+                if let Some(name) = TextName::of(key) {
+                    request.texts.retain(|(other, _)| *other != name);
+                    request.texts.push((name, value));
+                }
+            }
         });
         request.object = object.ok_or(Unreadable::NotAnObject)?;
         let model = model.ok_or(Unreadable::ModelMissing)?;

@@ -118,9 +118,11 @@ impl EventReader {
     pub(crate) fn bound(&mut self) {
         if self.is_overlong() {
             self.overlong = true;
-            // Enough to find the empty line that ends it.
+            // Enough to find the empty line that ends it. What is in front is no line break: the bytes kept are not the
+            // first of an event, and a line feed at their start ends no empty line.
             let keep = self.carried.len() - 3;
             self.carried.drain(..keep);
+            self.carried.splice(0..0, *b"..");
         }
     }
 }
