@@ -177,6 +177,10 @@ vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",engine=\"
     fn a_page_of_something_else_is_no_scrape() {
         assert_eq!(read(b"go_goroutines 7\n").scrape(1), None);
         assert_eq!(read(b"<html>vllm:num_requests_waiting 3</html>").scrape(1), None);
+        assert_eq!(read(b"vllm: 7\nvllm:{a=\"b\"} 7\nprocess_start_time_seconds_x 7\n").started_s, None);
+        let huge =
+            b"vllm:num_requests_waiting{engine=\"0\"} 1.7e308\nvllm:num_requests_waiting{engine=\"1\"} 1.7e308\n";
+        assert_eq!(read(huge).waiting, Some(f64::MAX));
         assert_eq!(read(b"vllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n").scrape(1), None);
     }
 

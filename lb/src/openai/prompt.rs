@@ -283,6 +283,26 @@ mod tests {
     }
 
     #[test]
+    fn roles_and_types_are_read_as_an_engine_reads_them() {
+        let plain = r#"{"model":"m","messages":[{"role":"system","content":[{"type":"image_url","image_url":"x"}]}]}"#;
+        let odd = r#"{"model":"m","messages":[{"r\u006fle":"\u0073ystem","content":[{"type":"image\u005furl","image_url":"x"}]}]}"#;
+        let walked = |body: &str| {
+            let request = Request::parse(body.as_bytes()).unwrap();
+            let mut seen = Vec::new();
+            walk(&request, body.as_bytes(), &mut |piece| {
+                seen.push(match piece {
+                    Piece::Turn(role) => format!("{role:?}"),
+                    Piece::Media(media, _) => format!("{media:?}"),
+                    Piece::Text(_) | Piece::Plain(_) | Piece::Json(_) | Piece::TokenIds(_) => String::from("text"),
+                });
+            });
+            seen
+        };
+        assert_eq!(walked(odd), ["System", "Image"]);
+        assert_eq!(walked(odd), walked(plain));
+    }
+
+    #[test]
     fn what_engines_keep_apart_is_kept_apart() {
         let base = chat(&[("user", LONG)]);
         let other_role = chat(&[("assistant", LONG)]);

@@ -268,6 +268,25 @@ mod tests {
     }
 
     #[test]
+    fn a_name_that_is_written_with_escapes_is_that_name() {
+        let body = br#"{"model":"cheap","mod\u0065l":"dear","m\u0065ssages":[1]}"#;
+        let request = Request::parse(body).unwrap();
+        assert_eq!(request.model, "dear");
+        assert_eq!(request.messages.unwrap().of(body), b"[1]");
+    }
+
+    #[test]
+    fn every_field_that_an_engine_may_read_is_kept_however_many_others_there_are() {
+        let queries = r#""query":"x","#.repeat(40);
+        let body =
+            format!(r#"{{"model":"m","system":"a","documents":["d"],{queries}"query":"last","instructions":"b"}}"#);
+        let request = Request::parse(body.as_bytes()).unwrap();
+        let of = |value: &Value| String::from_utf8_lossy(value.of(body.as_bytes())).into_owned();
+        assert_eq!(request.texts.iter().map(|(_, value)| of(value)).collect::<Vec<_>>(), [r#"["d"]"#, "last"]);
+        assert_eq!([request.system, request.instructions].map(|value| of(&value.unwrap())), ["a", "b"]);
+    }
+
+    #[test]
     fn a_body_without_a_readable_model_says_why() {
         assert_eq!(Request::parse(b"[1]").unwrap_err(), Unreadable::NotAnObject);
         assert_eq!(Request::parse(b"").unwrap_err(), Unreadable::NotAnObject);

@@ -199,6 +199,21 @@ mod tests {
         assert_eq!(seen, 1);
     }
 
+    #[test]
+    fn a_line_end_where_an_overlong_event_was_cut_is_no_empty_line() {
+        for tail in ["\nab", "\r\nx", "a\n\r", "ab\n"] {
+            let mut reader = EventReader::default();
+            let mut long = vec![b'x'; EVENT_BYTES_MAX];
+            long.extend(tail.bytes());
+            reader.feed(&long, |_| panic!("{tail:?} ends nothing"));
+            reader.bound();
+            reader.feed(b"c", |_| panic!("{tail:?} ends nothing"));
+            let mut seen = Vec::new();
+            reader.feed(b"\n\ndata: a\n\n", |event| seen.push(event.bytes.to_vec()));
+            assert_eq!(seen, [b"data: a\n\n"], "{tail:?}");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
         #[test]
