@@ -196,8 +196,45 @@ pub fn access_log(data: &[u8]) {
     let duration = json.member("duration_ms").map(|number| format!("{number:?}")).unwrap_or_default();
     assert!(duration.contains("Number"), "{duration}");
     let time = of("time");
+    // The journal writes times too.
+    assert!(control::journal_line("", "", number).starts_with(&format!("time={time} ")), "two readings of a clock");
     let (date, clock) = time.split_once('T').expect("a date and a time");
     assert_eq!((date.split('-').count(), clock.len(), clock.ends_with('Z')), (3, 13, true), "{time}");
+}
+
+/// A line of the journal is one line of printable text, in which a value ends where it seems to.
+pub fn journal(data: &[u8]) {
+    let [message, name, ..] = four(data);
+    let line = control::journal_line(&message, &name, 1_796_027_194_123);
+    let rest = line.strip_prefix("time=2026-11-30T08:26:34.123Z level=info msg=").expect("a time, a level, a message");
+    assert_eq!(line.chars().position(char::is_control), Some(line.chars().count() - 1), "one line");
+    let (told, rest) = journal_value(rest);
+    let (named, rest) = journal_value(rest.strip_prefix(" name=").expect("the pair"));
+    assert_eq!(rest, "\n");
+    for (found, given) in [(told, message), (named, name)] {
+        // What is cut off, and what cannot be printed, is not given back.
+        let shown: String = given.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect();
+        assert!(shown.starts_with(&found) && (found.len() == shown.len() || given.len() > 2_000), "{found:?}");
+    }
+}
+
+/// The value at the start of `text`, and what follows.
+fn journal_value(text: &str) -> (String, &str) {
+    let Some(quoted) = text.strip_prefix('"') else {
+        let end = text.find([' ', '\n']).unwrap_or(text.len());
+        return (text[..end].to_owned(), &text[end..]);
+    };
+    let (mut value, mut escaped) = (String::new(), false);
+    for (at, c) in quoted.char_indices() {
+        match (escaped, c) {
+            (false, '"') => return (value, &quoted[at + 1..]),
+            (false, '\\') => {}
+            (true, 'n') => value.push('\n'),
+            (_, other) => value.push(other),
+        }
+        escaped = !escaped && c == '\\';
+    }
+    panic!("a quote that is not closed in {text:?}");
 }
 
 /// The admin server: whatever is sent, it answers HTTP or nothing, with a status it knows, and comes to an end.

@@ -19,7 +19,7 @@ mod prompt;
 mod stream;
 mod tls;
 
-pub use control::{access_log, admin, exposition, learned, scrape};
+pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
 pub use openai::{document, form, json_scan, request};
@@ -66,6 +66,7 @@ pub const TARGETS: &[Target] = targets! {
     values: 400,
     exposition: 30,
     access_log: 300,
+    journal: 300,
     admin: 60,
     tls_session: 10,
     certificate: 40,

@@ -108,7 +108,7 @@ fn slow_turns(value: &Json, to: &mut Vec<Slow>) {
                     }
                     Json::String(text) => to.extend([Slow::By("User"), Slow::Text(text.clone())]),
                     Json::Array(_) | Json::Null | Json::Bool(_) | Json::Number(_) => {
-                        to.push(Slow::Raw(element.clone()))
+                        to.push(Slow::Raw(element.clone()));
                     }
                 }
             }

@@ -100,9 +100,9 @@ pub fn tls_session(data: &[u8]) {
         let size = usize::from(*size);
         match action % 9 {
             0 => wire.client_writes(size * 97),
-            1 => wire.to_server(size + 1),
-            2 => wire.to_server(size * 64 + 1),
-            3 => wire.to_client(size * 64 + 1),
+            1 => wire.deliver_to_server(size + 1),
+            2 => wire.deliver_to_server(size * 64 + 1),
+            3 => wire.deliver_to_client(size * 64 + 1),
             4 => wire.flip(size),
             5 => {
                 let garbage = &rest[..rest.len().min(size)];
@@ -154,7 +154,7 @@ impl Wire {
         }
     }
 
-    fn to_server(&mut self, bytes: usize) {
+    fn deliver_to_server(&mut self, bytes: usize) {
         self.collect();
         let part: Vec<u8> = self.to_server.drain(..bytes.min(self.to_server.len())).collect();
         if self.ended || part.is_empty() {
@@ -164,7 +164,7 @@ impl Wire {
         self.to_client.extend(self.server.to_client().expect("an alert is written"));
     }
 
-    fn to_client(&mut self, bytes: usize) {
+    fn deliver_to_client(&mut self, bytes: usize) {
         let part: Vec<u8> = self.to_client.drain(..bytes.min(self.to_client.len())).collect();
         let mut rest = &part[..];
         while !rest.is_empty() {
@@ -202,8 +202,8 @@ impl Wire {
     /// Delivers everything, a few times over.
     fn settle(&mut self) {
         for _ in 0..8 {
-            self.to_server(usize::MAX);
-            self.to_client(usize::MAX);
+            self.deliver_to_server(usize::MAX);
+            self.deliver_to_client(usize::MAX);
         }
     }
 

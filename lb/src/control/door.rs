@@ -1,7 +1,7 @@
 //! Doors of this room for fuzzing (see [`crate::probe`]): what engines say, what the admin server answers, without sockets.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use config::Snapshot;
 use config::snapshot::StaticEndpoint;
@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::admin::{self, Sources};
 use super::report::Reports;
 use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
-use super::{exposition, learn, models, scrape};
+use super::{exposition, journal, learn, models, scrape};
 use crate::io::DriverInUse;
 use crate::metrics::{Series, ShardReport};
 
@@ -94,6 +94,12 @@ pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) ->
     };
     report.metrics.series(series).requests = 1;
     exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
+}
+
+/// The journal's line about something called `name`, at a time in milliseconds since 1970.
+#[must_use]
+pub fn journal_line(message: &str, name: &str, unix_ms: u64) -> String {
+    journal::line(Duration::from_millis(unix_ms), journal::Level::Info, message, &[("name", &name)])
 }
 
 /// What the admin server answers to a client that sends `bytes` and no more.
