@@ -52,7 +52,9 @@ pub fn response_head(data: &[u8]) {
         let status: u16 = text(&seen.first).parse().expect("a status is a number");
         assert!((100..=999).contains(&status), "status {status}");
         let rest = second.strip_prefix(&seen.first[..]).expect("the status stands behind the version");
-        assert_eq!(trimmed(rest), trimmed(&seen.second), "the reason");
+        // A reason that is not ASCII is left out.
+        let reason = if rest.is_ascii() { trimmed(rest) } else { b"" };
+        assert_eq!(reason, trimmed(&seen.second), "the reason");
         let bodiless = asked == "HEAD" || status < 200 || status == 204 || status == 304;
         let want = match (bodiless, values(&lines, "transfer-encoding").is_empty(), lengths_if(!bodiless, &lines)) {
             (true, _, _) => Framing::None,

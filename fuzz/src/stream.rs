@@ -65,7 +65,7 @@ fn slow_events(data: &[u8]) -> (Vec<Event>, Vec<u8>) {
 }
 
 fn long_events(data: &[u8]) {
-    const LONG_RUNS_MAX: usize = 8;
+    const LONG_RUNS_MAX: usize = 5;
     let mut runs = 0;
     let (mut payloads, mut all) = (vec![Vec::new()], Vec::new());
     for byte in data {

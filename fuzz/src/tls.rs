@@ -194,6 +194,9 @@ impl Wire {
     }
 
     fn client_closes(&mut self) {
+        if self.client.is_handshaking() {
+            return;
+        }
         self.client.send_close_notify();
         self.closed = true;
         self.collect();

@@ -125,10 +125,10 @@ pub fn access_log_line(names: &Names<'_>, time_unix_ms: u64, duration_us: u64) -
         time_unix_ms,
         duration_us,
         ttft_us: Some(duration_us / 2),
-        path: names.path.to_owned(),
+        path: names.path.to_owned().into(),
         model: names.model.to_owned(),
-        tenant: names.tenant.to_owned(),
-        tags: vec![names.tag.to_owned()],
+        tenant: names.tenant,
+        tags: vec![names.tag],
         outcome: "ok",
         ..Entry::default()
     };

@@ -14,7 +14,7 @@ use super::report::Reports;
 use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
 use super::{exposition, journal, learn, models, scrape};
 use crate::io::DriverInUse;
-use crate::metrics::{Series, ShardReport};
+use crate::metrics::{Labels, ShardReport};
 
 /// What an engine's page of metrics says.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -83,16 +83,8 @@ pub fn server_url(url: &str) -> Result<StaticEndpoint, String> {
 #[must_use]
 pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) -> Option<String> {
     let mut report = ShardReport::default();
-    let series = Series {
-        model: model.to_owned(),
-        tenant: tenant.to_owned(),
-        destination: destination.to_owned(),
-        rule: rule.to_owned(),
-        api: "ChatCompletions",
-        outcome: "ok",
-        status: 200,
-    };
-    report.metrics.series(series).requests = 1;
+    let labels = Labels { model, tenant, destination, rule, api: "ChatCompletions", outcome: "ok", status: 200 };
+    report.metrics.series.counts(&labels).requests = 1;
     exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
 }
 

@@ -61,9 +61,8 @@ pub(crate) fn parse_url(url: &str) -> Result<StaticEndpoint, String> {
         (Some(v6), _) if v6.parse::<std::net::Ipv6Addr>().is_ok() => Ok(StaticEndpoint { host: v6.to_owned(), port }),
         (Some(_), _) => wrong("not an IPv6 address"),
         (None, "") => wrong("no host"),
-        (None, host) if host.contains(['[', ']', ':']) || host.contains(char::is_whitespace) => {
-            wrong("not a host name")
-        }
+        // It goes into the `Host` header.
+        (None, host) if config::url::check_host(host).is_err() || host.contains(':') => wrong("not a host name"),
         (None, host) => Ok(StaticEndpoint { host: host.to_owned(), port }),
     }
 }
@@ -256,6 +255,9 @@ mod tests {
             "http://a/b",
             "http://u@a",
             "http://::1",
+            "http://a b",
+            "http://a\r\nx: y",
+            "http://a\0",
         ] {
             let error = parse_url(url).unwrap_err();
             assert!(error.contains("expected http://HOST:PORT"), "{url}: {error}");

@@ -46,13 +46,13 @@ pub struct Passed {
 #[must_use]
 pub fn passed(parts: &[&[u8]], framed: Framed, model_shown: Option<&str>, asked: Asked) -> Passed {
     let shown = Presentation {
-        model_shown: model_shown.map(str::to_owned),
+        model_shown,
         usage_asked: match asked {
             Asked::ByClient => UsageAsked::ByClient,
             Asked::ByUs => UsageAsked::ByUs,
         },
         event_names: EventNames::Absent,
-        request_id: String::new(),
+        request_id: "",
         decision_headers: Vec::new(),
         after: After::KeepAlive,
         head_only: false,

@@ -58,7 +58,7 @@ pub fn request_head(bytes: &[u8]) -> Result<Option<Seen>, String> {
         return Ok(None);
     }
     let mut travelling = Vec::new();
-    request_headers(&head.headers, bytes, |name, value| travelling.push((name.to_vec(), value.to_vec())));
+    request_headers(&head.headers, bytes, |_, name, value| travelling.push((name.to_vec(), value.to_vec())));
     Ok(Some(Seen {
         first: head.method_name.of(bytes).to_vec(),
         second: head.target.of(bytes).to_vec(),
@@ -168,7 +168,7 @@ pub fn target(bytes: &[u8]) -> Target {
     let origin_form = target::origin_form(bytes);
     let path = target::path_of(origin_form);
     let api = api_of_path(path);
-    let upstream = target::upstream_target(api, origin_form, path);
+    let upstream = target::upstream_target(api, origin_form, path).unwrap_or_else(|| origin_form.to_vec());
     Target { origin_form: origin_form.to_vec(), path: path.to_vec(), api, upstream }
 }
 

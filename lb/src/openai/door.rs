@@ -166,13 +166,23 @@ pub struct Answered {
 /// Reads one document of an answer; `None` when it is no object.
 #[must_use]
 pub fn document(json: &[u8]) -> Option<Answered> {
-    Document::parse(json).map(|document| Answered {
-        model_at: document.model_at,
+    Document::parse(json).map(answered)
+}
+
+/// Reads the model and the usage of an answer that is one document; `None` when it has none.
+#[must_use]
+pub fn frame(json: &[u8]) -> Option<Answered> {
+    Document::parse_frame(json).map(answered)
+}
+
+fn answered(document: Document) -> Answered {
+    Answered {
         usage: document.usage.map(|usage| [usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens]),
         output: document.content != Content::None,
         choices_empty: document.choices_empty,
         is_error: document.is_error,
-    })
+        model_at: document.model_at,
+    }
 }
 
 /// Reads a stream of events, as the observer does.
