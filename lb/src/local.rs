@@ -61,7 +61,7 @@ fn push_model(to: &mut Vec<u8>, name: &str) {
 }
 
 /// Model names have slashes; clients may escape them.
-fn percent_decoded(raw: &[u8]) -> String {
+pub(crate) fn percent_decoded(raw: &[u8]) -> String {
     let mut bytes = Vec::with_capacity(raw.len());
     let mut at = 0;
     while at < raw.len() {

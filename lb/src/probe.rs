@@ -1,11 +1,23 @@
 //! Doors for micro-benchmarks and fuzzing: each takes bytes as a peer would send them and gives a number that depends on all
 //! that was understood, so that no work can be left out. Not for use in the server.
 
+use config::Snapshot;
+use policy::Api;
+
 use crate::http1::{ChunkedDecoder, Method, RequestHead, ResponseHead};
+use crate::log::Entry;
 use crate::openai::response::{Content, Document};
 use crate::openai::sse::EventReader;
 use crate::openai::{Request, prompt};
+use crate::tags::Tagger;
 use predictor::prefix::chain::Chain;
+
+pub use crate::body::door as body;
+pub use crate::control::door as control;
+pub use crate::forward::door as forward;
+pub use crate::http1::door as http1;
+pub use crate::openai::door as openai;
+pub use crate::tls::door as tls;
 
 /// Parses a request head, and as a response head; bytes of what was found.
 #[must_use]
@@ -91,4 +103,58 @@ pub fn events(first: &[u8], second: &[u8]) -> usize {
         reader.bound();
     }
     content
+}
+
+/// Names of a request as they may come from outside or from the configuration.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Names<'a> {
+    /// The path asked for.
+    pub path: &'a str,
+    /// The model asked for.
+    pub model: &'a str,
+    /// The tenant.
+    pub tenant: &'a str,
+    /// A tag.
+    pub tag: &'a str,
+}
+
+/// The line of the access log about a request with these names.
+#[must_use]
+pub fn access_log_line(names: &Names<'_>, time_unix_ms: u64, duration_us: u64) -> Vec<u8> {
+    let entry = Entry {
+        time_unix_ms,
+        duration_us,
+        ttft_us: Some(duration_us / 2),
+        path: names.path.to_owned().into(),
+        model: names.model.to_owned(),
+        tenant: names.tenant,
+        tags: vec![names.tag],
+        outcome: "ok",
+        ..Entry::default()
+    };
+    let mut line = Vec::new();
+    entry.push(&mut line);
+    line
+}
+
+/// The classifiers of the pools of a snapshot.
+#[derive(Debug)]
+pub struct Taggers {
+    taggers: Vec<Tagger>,
+}
+
+impl Taggers {
+    /// Compiles them.
+    #[must_use]
+    pub fn new(snapshot: &Snapshot) -> Self {
+        Self { taggers: snapshot.pools.iter().map(|pool| Tagger::for_pool(snapshot, pool).0).collect() }
+    }
+
+    /// The tags of a body in each pool; nothing when there is no model to route by.
+    #[must_use]
+    pub fn tags(&self, api: Api, content_type: &[u8], body: &[u8]) -> Vec<Vec<String>> {
+        let Ok(request) = Request::read(api, content_type, body) else { return Vec::new() };
+        let of = |tagger: &Tagger| tagger.tags(api, &request, body).into_iter().map(str::to_owned).collect();
+        self.taggers.iter().map(of).collect()
+    }
 }

@@ -54,7 +54,7 @@ fn lines_with(path: &Path, word: &str) -> Vec<String> {
 
 #[test]
 fn crates_only_know_the_crates_below_them() {
-    let allowed: [(&str, &[&str]); 7] = [
+    let allowed: [(&str, &[&str]); 8] = [
         ("policy", &[]),
         ("predictor", &[]),
         ("crds", &[]),
@@ -62,6 +62,7 @@ fn crates_only_know_the_crates_below_them() {
         ("loadtest/engine", &[]),
         ("loadtest", &["engine", "lb", "config", "policy", "predictor"]),
         ("lb", &["config", "crds", "policy", "predictor", "engine"]),
+        ("fuzz", &["lb", "config", "crds", "policy", "predictor"]),
     ];
     for (folder, below) in allowed {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
@@ -75,7 +76,7 @@ fn crates_only_know_the_crates_below_them() {
 
 #[test]
 fn every_crate_takes_the_one_lint_table() {
-    for folder in ["policy", "predictor", "crds", "config", "loadtest/engine", "loadtest", "lb", "bench"] {
+    for folder in ["policy", "predictor", "crds", "config", "loadtest/engine", "loadtest", "lb", "bench", "fuzz"] {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
         assert!(
             manifest.contains("[lints]\nworkspace = true"),
@@ -86,7 +87,7 @@ fn every_crate_takes_the_one_lint_table() {
 
 #[test]
 fn unsafe_code_stands_only_where_it_may() {
-    for folder in ["policy", "predictor", "crds", "config", "loadtest/engine"] {
+    for folder in ["policy", "predictor", "crds", "config", "loadtest/engine", "fuzz"] {
         let library = read(&root().join(folder).join("src/lib.rs"));
         assert!(library.contains("#![forbid(unsafe_code)]"), "{folder} must forbid unsafe code");
     }

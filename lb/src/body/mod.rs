@@ -2,6 +2,7 @@
 
 mod budget;
 mod coding;
+pub mod door;
 
 use std::rc::Rc;
 

@@ -15,6 +15,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -40,9 +41,9 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 
 /// What the answers are made from.
-struct Sources {
-    shards: Vec<ShardHandle>,
-    questions: mpsc::Sender<Question>,
+pub(super) struct Sources {
+    pub(super) shards: Vec<ShardHandle>,
+    pub(super) questions: mpsc::Sender<Question>,
 }
 
 /// Serves until the process ends.
@@ -65,20 +66,25 @@ pub(crate) async fn serve(listener: StdTcpListener, shards: Vec<ShardHandle>, qu
         };
         let sources = sources.clone();
         tokio::spawn(async move {
-            let service = service_fn(move |request: Request<Incoming>| {
-                let sources = sources.clone();
-                async move { Ok::<_, Infallible>(answer(&sources, request.method(), request.uri().path()).await) }
-            });
-            let connection = http1::Builder::new()
-                .timer(TokioTimer::new())
-                .header_read_timeout(HEAD_WITHIN)
-                .max_buf_size(HEAD_BYTES_MAX)
-                .serve_connection(TokioIo::new(stream), service);
-            // How a connection to the admin port ends is nobody's business.
-            let _ = timeout(CONNECTION_WITHIN, connection).await;
+            serve_connection(sources, stream).await;
             drop(place);
         });
     }
+}
+
+/// Answers on one connection until it ends, or has lived long enough.
+pub(super) async fn serve_connection(sources: Arc<Sources>, stream: impl AsyncRead + AsyncWrite + Unpin) {
+    let service = service_fn(move |request: Request<Incoming>| {
+        let sources = sources.clone();
+        async move { Ok::<_, Infallible>(answer(&sources, request.method(), request.uri().path()).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    // How a connection to the admin port ends is nobody's business.
+    let _ = timeout(CONNECTION_WITHIN, connection).await;
 }
 
 /// What an answer is made of.

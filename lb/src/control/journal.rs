@@ -100,7 +100,7 @@ fn writer() -> &'static SyncSender<Entry> {
     })
 }
 
-fn line(since_epoch: Duration, level: Level, message: &str, pairs: &[Pair<'_>]) -> String {
+pub(super) fn line(since_epoch: Duration, level: Level, message: &str, pairs: &[Pair<'_>]) -> String {
     let mut out = String::with_capacity(128);
     let time = rfc3339(u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX));
     let _ = write!(out, "time={} level={} msg=", String::from_utf8_lossy(&time), level.as_str());

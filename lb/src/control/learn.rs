@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use config::Snapshot;
 use config::snapshot::StaticEndpoint;
+use policy::Diagnostic;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::sleep;
@@ -59,9 +61,8 @@ pub(crate) fn parse_url(url: &str) -> Result<StaticEndpoint, String> {
         (Some(v6), _) if v6.parse::<std::net::Ipv6Addr>().is_ok() => Ok(StaticEndpoint { host: v6.to_owned(), port }),
         (Some(_), _) => wrong("not an IPv6 address"),
         (None, "") => wrong("no host"),
-        (None, host) if host.contains(['[', ']', ':']) || host.contains(char::is_whitespace) => {
-            wrong("not a host name")
-        }
+        // It goes into the `Host` header.
+        (None, host) if config::url::check_host(host).is_err() || host.contains(':') => wrong("not a host name"),
         (None, host) => Ok(StaticEndpoint { host: host.to_owned(), port }),
     }
 }
@@ -84,7 +85,7 @@ pub(crate) async fn run(servers: Vec<StaticEndpoint>, snapshots: mpsc::Sender<So
         let serving: Vec<(&StaticEndpoint, &[Listed])> =
             servers.iter().zip(&known).filter_map(|(server, listed)| Some((server, listed.as_deref()?))).collect();
         generation += 1;
-        let event = match source::lower_text("servers on the command line", &documents(&serving)) {
+        let event = match lowered(&serving).1 {
             Ok(mut snapshot) => {
                 snapshot.generation = generation;
                 SourceEvent::Snapshot(Arc::new(snapshot))
@@ -149,6 +150,13 @@ async fn question(server: &StaticEndpoint) -> Result<Vec<Listed>, String> {
     } else {
         Err(format!("/v1/models answers with status {}", answer.status))
     }
+}
+
+/// What the documents made of these lists come to, and their text.
+pub(super) fn lowered(servers: &[(&StaticEndpoint, &[Listed])]) -> (String, Result<Snapshot, Vec<Diagnostic>>) {
+    let text = documents(servers);
+    let snapshot = source::lower_text("servers on the command line", &text);
+    (text, snapshot)
 }
 
 /// The documents: one worker set for each different list, one pool over all.
@@ -247,6 +255,9 @@ mod tests {
             "http://a/b",
             "http://u@a",
             "http://::1",
+            "http://a b",
+            "http://a\r\nx: y",
+            "http://a\0",
         ] {
             let error = parse_url(url).unwrap_err();
             assert!(error.contains("expected http://HOST:PORT"), "{url}: {error}");

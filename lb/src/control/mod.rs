@@ -8,6 +8,7 @@
 mod access_log;
 mod admin;
 pub(crate) mod certificates;
+pub mod door;
 mod endpoints;
 mod exposition;
 mod fetch;

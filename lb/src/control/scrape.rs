@@ -44,11 +44,14 @@ pub(crate) fn read(text: &[u8]) -> Page {
     let mut page = Page::default();
     let mut kv_usages = 0_u32;
     for line in text.split(|&byte| byte == b'\n') {
-        let Some(rest) = [&b"vllm:"[..], b"sglang:", b"process_start_time_seconds"].iter().find_map(|p| after(line, p))
-        else {
+        if let Some(rest) = line.strip_prefix(b"process_start_time_seconds") {
+            if let Some((b"", _, value)) = sample(rest) {
+                page.started_s = Some(value);
+            }
             continue;
-        };
-        let Some((name, labels, value)) = sample(line, line.len() - rest.len()) else { continue };
+        }
+        let Some(rest) = line.strip_prefix(b"vllm:").or_else(|| line.strip_prefix(b"sglang:")) else { continue };
+        let Some((name, labels, value)) = sample(rest) else { continue };
         match name {
             b"num_requests_waiting" | b"num_queue_reqs" => add(&mut page.waiting, value),
             b"num_requests_running" | b"num_running_reqs" => add(&mut page.running, value),
@@ -62,7 +65,6 @@ pub(crate) fn read(text: &[u8]) -> Page {
                 page.num_gpu_blocks = add_blocks(page.num_gpu_blocks, blocks);
                 page.block_size_tokens = label(labels, b"block_size").and_then(number).or(page.block_size_tokens);
             }
-            b"" => page.started_s = Some(value),
             _ => {}
         }
     }
@@ -70,13 +72,8 @@ pub(crate) fn read(text: &[u8]) -> Page {
     page
 }
 
-fn after<'a>(line: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
-    line.strip_prefix(prefix)
-}
-
-/// Name after the prefix (whose length is given), labels and value of a sample. Comments do not begin with a known prefix.
-fn sample(line: &[u8], prefix: usize) -> Option<(&[u8], &[u8], f64)> {
-    let rest = line.get(prefix..)?;
+/// Name, labels and value of a sample that begins with a known prefix, which is left out. Comments begin with none.
+fn sample(rest: &[u8]) -> Option<(&[u8], &[u8], f64)> {
     let name_end = rest.iter().position(|byte| matches!(byte, b'{' | b' '))?;
     let (name, rest) = rest.split_at(name_end);
     let (labels, value) = if rest.first() == Some(&b'{') {
@@ -96,7 +93,8 @@ fn number<T: std::str::FromStr>(word: &[u8]) -> Option<T> {
 }
 
 fn add(sum: &mut Option<f64>, value: f64) {
-    *sum = Some(sum.unwrap_or(0.0) + value);
+    // Two numbers that are finite may add up to one that is not.
+    *sum = Some((sum.unwrap_or(0.0) + value).min(f64::MAX));
 }
 
 fn add_blocks(sum: Option<u64>, blocks: Option<u64>) -> Option<u64> {
@@ -179,6 +177,10 @@ vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",engine=\"
     fn a_page_of_something_else_is_no_scrape() {
         assert_eq!(read(b"go_goroutines 7\n").scrape(1), None);
         assert_eq!(read(b"<html>vllm:num_requests_waiting 3</html>").scrape(1), None);
+        assert_eq!(read(b"vllm: 7\nvllm:{a=\"b\"} 7\nprocess_start_time_seconds_x 7\n").started_s, None);
+        let huge =
+            b"vllm:num_requests_waiting{engine=\"0\"} 1.7e308\nvllm:num_requests_waiting{engine=\"1\"} 1.7e308\n";
+        assert_eq!(read(huge).waiting, Some(f64::MAX));
         assert_eq!(read(b"vllm:num_requests_waiting NaN\nvllm:num_requests_running -1\n").scrape(1), None);
     }
 

@@ -177,9 +177,10 @@ impl Events {
     }
 }
 
-/// Whether an event may carry usage or an error, told without reading it.
+/// Whether an event may carry usage or tell of an error (`response.failed` does by its name), told without reading it.
 fn may_matter(event: &[u8]) -> bool {
-    static WORDS: LazyLock<[Finder<'static>; 2]> = LazyLock::new(|| [Finder::new("usage\""), Finder::new("error\"")]);
+    static WORDS: LazyLock<[Finder<'static>; 3]> =
+        LazyLock::new(|| ["usage\"", "error\"", "failed\""].map(Finder::new));
     WORDS.iter().any(|word| word.find(event).is_some())
 }
 

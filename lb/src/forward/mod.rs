@@ -5,6 +5,7 @@
 //! pieces still are ranges of that buffer.
 
 mod document;
+pub mod door;
 mod events;
 mod framing;
 mod stream;

@@ -1,6 +1,7 @@
 //! HTTP/1.1 framing without I/O (RFC 9112): heads, chunked coding, header rewriting. No copies of what is received.
 
 pub(crate) mod chunked;
+pub mod door;
 pub(crate) mod head;
 pub(crate) mod name;
 pub(crate) mod rewrite;

@@ -2,6 +2,7 @@
 //!
 //! One walk serves the prefix chain and the classifiers. It builds nothing: pieces are ranges of the body.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
@@ -69,11 +70,12 @@ pub(crate) fn walk<'a>(request: &Request, body: &'a [u8], each: &mut impl FnMut(
         each(Piece::Turn(Role::Tools));
         each(Piece::Json(tools.of(body)));
     }
-    if let Some(system) = request.system.as_ref().filter(|system| !system.is_null(body)) {
+    for system in [&request.system, &request.instructions].into_iter().flatten().filter(|system| !system.is_null(body))
+    {
         each(Piece::Turn(Role::System));
         content(body, system, each);
     }
-    for value in &request.texts {
+    for (_, value) in &request.texts {
         turns(body, value, each);
     }
     for value in [&request.messages, &request.prompt, &request.input].into_iter().flatten() {
@@ -134,12 +136,16 @@ fn starts_with_number(array: &[u8]) -> bool {
 
 /// The message that begins at the cursor.
 fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Piece<'a>)) -> Option<()> {
-    let (mut role, mut said, mut calls, mut output) = (Role::User, None, None, None);
+    let (mut role, mut said, mut output) = (Role::User, None, None);
+    // One for each name: which one an engine reads is for its interface to say.
+    let mut calls = [None, None, None];
     let range = cursor.members(|key, cursor| {
         match key {
-            b"role" => role = Role::of(cursor.value()?.of(body)),
+            b"role" => role = Role::of(scan::unescape(cursor.value()?.of(body)).as_bytes()),
             b"content" => said = Some(cursor.value()?),
-            b"tool_calls" | b"function_call" | b"arguments" => calls = Some(cursor.value()?),
+            b"tool_calls" => calls[0] = Some(cursor.value()?),
+            b"function_call" => calls[1] = Some(cursor.value()?),
+            b"arguments" => calls[2] = Some(cursor.value()?),
             b"output" => output = Some(cursor.value()?),
             _ => {}
         }
@@ -150,13 +156,13 @@ fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Pi
         role = Role::Tool;
     }
     each(Piece::Turn(role));
-    if said.is_none() && calls.is_none() && output.is_none() {
+    if said.is_none() && output.is_none() && calls.iter().all(Option::is_none) {
         each(Piece::Json(whole));
     }
     for value in [said, output].into_iter().flatten() {
         content(body, &value, each);
     }
-    if let Some(calls) = calls.filter(|calls| !calls.is_null(body)) {
+    for calls in calls.into_iter().flatten().filter(|calls| !calls.is_null(body)) {
         each(Piece::Json(calls.of(body)));
     }
     Some(())
@@ -180,28 +186,32 @@ fn content<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) 
 
 fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<'a>)) {
     let whole = body.get(range.clone()).unwrap_or_default();
-    let (mut kind, mut text, mut nested): (&[u8], _, _) = (b"", None, None);
+    let (mut kind, mut texts, mut nested) = (Cow::Borrowed(""), [None, None], None);
     let _ = scan::members(body, range, |key, value| match key {
-        b"type" => kind = value.of(body),
-        b"text" | b"thinking" => text = Some(value),
+        b"type" => kind = scan::unescape(value.of(body)),
+        b"text" => texts[0] = Some(value),
+        b"thinking" => texts[1] = Some(value),
         b"content" => nested = Some(value),
         _ => {}
     });
-    let media = match kind {
-        b"image_url" | b"image" | b"input_image" => Some(Media::Image),
-        b"input_audio" | b"audio_url" | b"audio" => Some(Media::Audio),
+    let media = match &*kind {
+        "image_url" | "image" | "input_image" => Some(Media::Image),
+        "input_audio" | "audio_url" | "audio" => Some(Media::Audio),
         _ => None,
     };
-    match (media, text, nested) {
-        (Some(media), _, _) => each(Piece::Media(media, whole)),
-        (None, Some(text), _) if text.kind == Kind::String => each(Piece::Text(text.of(body))),
-        // Anthropic's tool_result.
-        (None, _, Some(nested)) => {
-            each(Piece::Turn(Role::Tool));
-            content(body, &nested, each);
-        }
-        (None, _, None) if kind == b"tool_use" => each(Piece::Json(whole)),
-        (None, _, None) => each(Piece::Media(Media::Other, whole)),
+    if let Some(media) = media {
+        return each(Piece::Media(media, whole));
+    }
+    // Whatever may be meant is read.
+    let mut texts = texts.into_iter().flatten().filter(|text| text.kind == Kind::String).peekable();
+    if texts.peek().is_none() && nested.is_none() {
+        return each(if kind == "tool_use" { Piece::Json(whole) } else { Piece::Media(Media::Other, whole) });
+    }
+    texts.for_each(|text| each(Piece::Text(text.of(body))));
+    // Anthropic's tool_result.
+    if let Some(nested) = nested {
+        each(Piece::Turn(Role::Tool));
+        content(body, &nested, each);
     }
 }
 
@@ -270,6 +280,26 @@ mod tests {
         assert_eq!(chain_of(plain), chain_of(odd));
         let parts = r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"näive /path \" end of it all"}]}]}"#;
         assert_eq!(chain_of(plain), chain_of(parts));
+    }
+
+    #[test]
+    fn roles_and_types_are_read_as_an_engine_reads_them() {
+        let plain = r#"{"model":"m","messages":[{"role":"system","content":[{"type":"image_url","image_url":"x"}]}]}"#;
+        let odd = r#"{"model":"m","messages":[{"r\u006fle":"\u0073ystem","content":[{"type":"image\u005furl","image_url":"x"}]}]}"#;
+        let walked = |body: &str| {
+            let request = Request::parse(body.as_bytes()).unwrap();
+            let mut seen = Vec::new();
+            walk(&request, body.as_bytes(), &mut |piece| {
+                seen.push(match piece {
+                    Piece::Turn(role) => format!("{role:?}"),
+                    Piece::Media(media, _) => format!("{media:?}"),
+                    Piece::Text(_) | Piece::Plain(_) | Piece::Json(_) | Piece::TokenIds(_) => String::from("text"),
+                });
+            });
+            seen
+        };
+        assert_eq!(walked(odd), ["System", "Image"]);
+        assert_eq!(walked(odd), walked(plain));
     }
 
     #[test]

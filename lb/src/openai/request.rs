@@ -81,8 +81,34 @@ pub(crate) enum Delivery {
     Streamed,
 }
 
-/// Most values kept as [`Request::texts`]; the known names are eight, so more are duplicates of duplicates.
-const TEXTS_MAX: usize = 16;
+/// Fields that hold what is ranked, scored or read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TextName {
+    Documents,
+    Query,
+    Queries,
+    Items,
+    Text1,
+    Text2,
+    Data1,
+    Data2,
+}
+
+impl TextName {
+    fn of(key: &[u8]) -> Option<Self> {
+        Some(match key {
+            b"documents" => Self::Documents,
+            b"query" => Self::Query,
+            b"queries" => Self::Queries,
+            b"items" => Self::Items,
+            b"text_1" => Self::Text1,
+            b"text_2" => Self::Text2,
+            b"data_1" => Self::Data1,
+            b"data_2" => Self::Data2,
+            _ => return None,
+        })
+    }
+}
 
 /// The looked-at fields of one body; positions are into that body. Of duplicate keys the last one counts, as in Python.
 #[derive(Debug, Default, Clone)]
@@ -100,8 +126,10 @@ pub(crate) struct Request {
     pub(crate) input: Option<Value>,
     pub(crate) tools: Option<Value>,
     pub(crate) system: Option<Value>,
-    /// What is ranked, scored or read besides: `documents`, `query`, `text_1`, ...; every one of duplicate keys.
-    pub(crate) texts: Vec<Value>,
+    /// What the Responses API calls the system's text. Both are kept: which one an engine reads depends on the interface.
+    pub(crate) instructions: Option<Value>,
+    /// What is ranked, scored or read besides: `documents`, `query`, `text_1`, ...; one of each name.
+    pub(crate) texts: Vec<(TextName, Value)>,
     /// Token ids to be made text.
     pub(crate) tokens: Option<Value>,
     /// Where the text of a form's `prompt` stands.
@@ -187,19 +215,20 @@ impl Request {
             b"prompt" => request.prompt = Some(value),
             b"input" => request.input = Some(value),
             b"tools" => request.tools = Some(value),
-            b"system" | b"instructions" => request.system = Some(value),
-            b"documents" | b"query" | b"queries" | b"items" | b"text_1" | b"text_2" | b"data_1" | b"data_2"
-                if request.texts.len() < TEXTS_MAX =>
-            {
-                request.texts.push(value);
-            }
+            b"system" => request.system = Some(value),
+            b"instructions" => request.instructions = Some(value),
             b"tokens" => request.tokens = Some(value),
             b"cache_salt" => request.cache_salt = Some(value),
             b"response_format" => request.response_format = Some(value),
             b"max_tokens" | b"max_completion_tokens" | b"max_output_tokens" => {
                 request.output_tokens_max = request.output_tokens_max.max(value.number(body));
             }
-            _ => {}
+            _ => {
+                if let Some(name) = TextName::of(key) {
+                    request.texts.retain(|(other, _)| *other != name);
+                    request.texts.push((name, value));
+                }
+            }
         });
         request.object = object.ok_or(Unreadable::NotAnObject)?;
         let model = model.ok_or(Unreadable::ModelMissing)?;
@@ -236,6 +265,25 @@ mod tests {
         assert_eq!(&body[request.model_at.clone()], br#""b\u002d1""#);
         assert_eq!(request.delivery, Delivery::Streamed);
         assert_eq!(request.output_tokens_max, Some(9));
+    }
+
+    #[test]
+    fn a_name_that_is_written_with_escapes_is_that_name() {
+        let body = br#"{"model":"cheap","mod\u0065l":"dear","m\u0065ssages":[1]}"#;
+        let request = Request::parse(body).unwrap();
+        assert_eq!(request.model, "dear");
+        assert_eq!(request.messages.unwrap().of(body), b"[1]");
+    }
+
+    #[test]
+    fn every_field_that_an_engine_may_read_is_kept_however_many_others_there_are() {
+        let queries = r#""query":"x","#.repeat(40);
+        let body =
+            format!(r#"{{"model":"m","system":"a","documents":["d"],{queries}"query":"last","instructions":"b"}}"#);
+        let request = Request::parse(body.as_bytes()).unwrap();
+        let of = |value: &Value| String::from_utf8_lossy(value.of(body.as_bytes())).into_owned();
+        assert_eq!(request.texts.iter().map(|(_, value)| of(value)).collect::<Vec<_>>(), [r#"["d"]"#, "last"]);
+        assert_eq!([request.system, request.instructions].map(|value| of(&value.unwrap())), ["a", "b"]);
     }
 
     #[test]

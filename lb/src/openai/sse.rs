@@ -118,9 +118,11 @@ impl EventReader {
     pub(crate) fn bound(&mut self) {
         if self.is_overlong() {
             self.overlong = true;
-            // Enough to find the empty line that ends it.
+            // Enough to find the empty line that ends it. What is in front is no line break: the bytes kept are not the
+            // first of an event, and a line feed at their start ends no empty line.
             let keep = self.carried.len() - 3;
             self.carried.drain(..keep);
+            self.carried.splice(0..0, *b"..");
         }
     }
 }
@@ -195,6 +197,21 @@ mod tests {
             assert_eq!(event.bytes, b"data: a\n\n");
         });
         assert_eq!(seen, 1);
+    }
+
+    #[test]
+    fn a_line_end_where_an_overlong_event_was_cut_is_no_empty_line() {
+        for tail in ["\nab", "\r\nx", "a\n\r", "ab\n"] {
+            let mut reader = EventReader::default();
+            let mut long = vec![b'x'; EVENT_BYTES_MAX];
+            long.extend(tail.bytes());
+            reader.feed(&long, |_| panic!("{tail:?} ends nothing"));
+            reader.bound();
+            reader.feed(b"c", |_| panic!("{tail:?} ends nothing"));
+            let mut seen = Vec::new();
+            reader.feed(b"\n\ndata: a\n\n", |event| seen.push(event.bytes.to_vec()));
+            assert_eq!(seen, [b"data: a\n\n"], "{tail:?}");
+        }
     }
 
     proptest! {

@@ -84,6 +84,18 @@ impl Certificate {
         identity.map(|identity| (certificate, identity))
     }
 
+    /// Checks what files might hold, without any.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn judge(contents: &Contents) -> Result<Identity, CertificateError> {
+        let client_ca_file = contents.client_authorities.is_some().then(|| PathBuf::from("ca.crt"));
+        let files = TlsFiles { cert_file: "tls.crt".into(), key_file: "tls.key".into(), client_ca_file };
+        let tickets = ring::Ticketer::new().map_err(|error| CertificateError::Tickets(error.to_string()))?;
+        let provider = Arc::new(ring::default_provider());
+        Self { files, seen: [0; 32], tickets, provider }.identity(contents)
+    }
+
     /// Reads the files again: `None` when they hold what they held the last time.
     pub(crate) fn reload(&mut self) -> Option<Result<Identity, CertificateError>> {
         let (seen, identity) = self.look();
@@ -181,10 +193,10 @@ fn authorities(file: &Path, pem: &[u8]) -> Result<RootCertStore, CertificateErro
 }
 
 /// What the files of a listener hold.
-struct Contents {
-    chain: Vec<u8>,
-    key: Vec<u8>,
-    client_authorities: Option<Vec<u8>>,
+pub(super) struct Contents {
+    pub(super) chain: Vec<u8>,
+    pub(super) key: Vec<u8>,
+    pub(super) client_authorities: Option<Vec<u8>>,
 }
 
 impl Contents {

@@ -7,6 +7,8 @@
 //! The only place that names rustls. Versions 1.2 and 1.3, ALPN `http/1.1`; HTTP/2 is not offered.
 
 mod certificate;
+pub mod door;
+mod records;
 mod session;
 mod transport;
 mod validity;

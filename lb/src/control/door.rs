@@ -1,0 +1,144 @@
+//! Doors of this room for fuzzing (see [`crate::probe`]): what engines say, what the admin server answers, without sockets.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use config::Snapshot;
+use config::snapshot::StaticEndpoint;
+use policy::Diagnostic;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::sync::mpsc;
+
+use super::admin::{self, Sources};
+use super::report::Reports;
+use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
+use super::{exposition, journal, learn, models, scrape};
+use crate::io::DriverInUse;
+use crate::metrics::{Labels, ShardReport};
+
+/// What an engine's page of metrics says.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Scraped {
+    /// Requests accepted and not begun.
+    pub waiting: Option<f64>,
+    /// Requests being worked on.
+    pub running: Option<f64>,
+    /// Use of the cache, 0 to 1.
+    pub kv_usage_ratio: Option<f64>,
+    /// Blocks of the cache.
+    pub num_gpu_blocks: Option<u64>,
+    /// Tokens in a block.
+    pub block_size_tokens: Option<u32>,
+    /// Requests that ended well.
+    pub succeeded_total: Option<f64>,
+    /// When the process started, in seconds since 1970.
+    pub started_s: Option<f64>,
+}
+
+/// Reads an engine's page of metrics.
+#[must_use]
+pub fn scraped(text: &[u8]) -> Scraped {
+    let page = scrape::read(text);
+    Scraped {
+        waiting: page.waiting,
+        running: page.running,
+        kv_usage_ratio: page.kv_usage_ratio,
+        num_gpu_blocks: page.num_gpu_blocks,
+        block_size_tokens: page.block_size_tokens,
+        succeeded_total: page.succeeded_total,
+        started_s: page.started_s,
+    }
+}
+
+/// What an engine's list of models is made into.
+#[derive(Debug)]
+pub struct Learned {
+    /// Every name in the list.
+    pub names: Vec<String>,
+    /// The documents.
+    pub text: String,
+    /// What they come to.
+    pub snapshot: Result<Snapshot, Vec<Diagnostic>>,
+}
+
+/// Reads an engine's list of models; `None` when it is none.
+#[must_use]
+pub fn learned(body: &[u8]) -> Option<Learned> {
+    let listed = models::list(body).ok()?;
+    let names = listed.iter().map(|model| model.id.clone()).collect();
+    let server = StaticEndpoint { host: String::from("10.0.0.5"), port: 8000 };
+    let (text, snapshot) = learn::lowered(&[(&server, &listed)]);
+    Some(Learned { names, text, snapshot })
+}
+
+/// Reads a server's URL from the command line.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn server_url(url: &str) -> Result<StaticEndpoint, String> {
+    learn::parse_url(url)
+}
+
+/// The page of metrics after one request with these names.
+#[must_use]
+pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) -> Option<String> {
+    let mut report = ShardReport::default();
+    let labels = Labels { model, tenant, destination, rule, api: "ChatCompletions", outcome: "ok", status: 200 };
+    report.metrics.series.counts(&labels).requests = 1;
+    exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
+}
+
+/// The journal's line about something called `name`, at a time in milliseconds since 1970.
+#[must_use]
+pub fn journal_line(message: &str, name: &str, unix_ms: u64) -> String {
+    journal::line(Duration::from_millis(unix_ms), journal::Level::Info, message, &[("name", &name)])
+}
+
+/// What the admin server answers to a client that sends `bytes` and no more.
+///
+/// # Errors
+/// When no runtime can be made.
+pub fn admin_answer(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    Ok(runtime.block_on(async {
+        let (questions, mut asked) = mpsc::channel(1);
+        let sources = Arc::new(Sources { shards: Vec::new(), questions });
+        let (mut client, server) = duplex(64 << 10);
+        let control = async {
+            while let Some(question) = asked.recv().await {
+                // Who no longer waits for an answer needs none.
+                let _ = question.send(status());
+            }
+        };
+        let talk = async {
+            let mut answer = Vec::new();
+            // A server that has had enough may close before everything is sent.
+            let _ = client.write_all(bytes).await;
+            let _ = client.shutdown().await;
+            let _ = client.read_to_end(&mut answer).await;
+            answer
+        };
+        let ((), (), answer) = tokio::join!(admin::serve_connection(sources, server), control, talk);
+        answer
+    }))
+}
+
+fn status() -> Status {
+    Status {
+        phase: Phase::Starting,
+        plan: None,
+        endpoints: Vec::new(),
+        unresolved: Vec::new(),
+        config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
+        certificates: CertificatesStatus::default(),
+        log_lines_dropped: 0,
+        facts: Arc::new(Facts {
+            driver: DriverInUse::Epoll,
+            data_threads: 0,
+            open_files_max: 0,
+            started: SystemTime::UNIX_EPOCH,
+            sources: Vec::new(),
+            server_file: None,
+        }),
+    }
+}
