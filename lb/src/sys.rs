@@ -124,12 +124,35 @@ fn clock_us(clock: libc::clockid_t) -> u64 {
     (now.tv_sec.cast_unsigned() * 1_000_000 + now.tv_nsec.cast_unsigned() / 1_000).max(1)
 }
 
-/// Whether a socket that should be silent has something to say: bytes, an end, or an error. Never waits.
-pub(crate) fn is_readable(socket: RawFd) -> bool {
+/// What waits to be received on a socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// Nothing.
+    Nothing,
+    /// Bytes.
+    Bytes,
+    /// The end of the stream, or an error.
+    End,
+}
+
+/// Looks at what waits on a socket, and leaves it there. Never waits.
+pub(crate) fn waiting(socket: RawFd) -> Waiting {
     let mut byte = 0_u8;
     // SAFETY: the buffer is valid for its one byte; a descriptor that is closed already only gives an error.
     let n = unsafe { libc::recv(socket, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
-    n >= 0 || io::Error::last_os_error().kind() != io::ErrorKind::WouldBlock
+    if n > 0 {
+        Waiting::Bytes
+    } else if n < 0 && io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock {
+        Waiting::Nothing
+    } else {
+        Waiting::End
+    }
+}
+
+/// Ends a connection both ways: what waits on it ends with an error or with the end of the stream.
+pub(crate) fn shut_down(socket: RawFd) {
+    // SAFETY: no pointers are passed; a descriptor that is closed already only gives an error.
+    unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
 }
 
 /// Takes one connection that waits at a listening socket; never waits. `None`: there is none.

@@ -119,7 +119,7 @@ async fn ask(
     let sending = until(conn.send(out), Some(client.conn.watch()), &watch);
     let sent = match socket {
         None => sending.await,
-        Some(socket) => match io::unless(sending, io::becomes_readable(socket)).await {
+        Some(socket) => match io::unless(sending, io::speaks(socket)).await {
             Some(sent) => sent,
             None => return early_answer(client, upstream, shard, conn).await,
         },

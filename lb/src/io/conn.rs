@@ -11,7 +11,7 @@ use monoio::net::{TcpListener, TcpStream};
 use super::out::Sendable;
 use super::watch::Registration;
 use super::{Buf, Out, Reactor, Watch};
-use crate::sys;
+use crate::sys::{self, Waiting};
 
 /// One TCP connection. Closing is dropping; operations in flight keep their buffers until the kernel lets go of them.
 #[derive(Debug)]
@@ -45,10 +45,10 @@ impl Conn {
 
     /// Whether there is something to be received now: bytes, the end, an error.
     pub(crate) fn is_readable(&self) -> bool {
-        sys::is_readable(self.stream.as_raw_fd())
+        sys::waiting(self.stream.as_raw_fd()) != Waiting::Nothing
     }
 
-    /// For a look at the socket while it is in use, by [`sys::is_readable`].
+    /// For a look at the socket while it is in use, by [`super::speaks`].
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.stream.as_raw_fd()
     }

@@ -17,4 +17,4 @@ pub(crate) use guard::catching;
 pub(crate) use out::Out;
 pub use runtime::{Driver, DriverInUse};
 pub(crate) use runtime::{now_us, run, sleep, spawn};
-pub(crate) use watch::{Reactor, Stop, Watch, becomes_readable, unless, until};
+pub(crate) use watch::{Reactor, Stop, Watch, speaks, unless, until};

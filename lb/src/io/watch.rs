@@ -15,7 +15,7 @@ use std::time::Duration;
 use monoio::net::TcpStream;
 
 use super::runtime::sleep;
-use crate::sys::{Departures, Waker, coarse_us, is_readable};
+use crate::sys::{Departures, Waiting, Waker, coarse_us, shut_down, waiting};
 
 /// How often deadlines are checked; one may be seen two of these late.
 const SWEEP: Duration = Duration::from_millis(20);
@@ -119,12 +119,18 @@ pub(crate) async fn unless<T>(operation: impl Future<Output = T>, stop: impl Fut
     .await
 }
 
-/// Ends when a socket that is being written to has something to say; looks every [`SWEEP`].
-pub(crate) async fn becomes_readable(socket: RawFd) {
+/// Ends when there are bytes to be received on a socket that is being written to; looks every [`SWEEP`]. Where the peer has
+/// ended its side without a word, the connection is ended instead, so that the write fails and gives its buffer back.
+pub(crate) async fn speaks(socket: RawFd) {
     loop {
         sleep(SWEEP).await;
-        if is_readable(socket) {
-            return;
+        match waiting(socket) {
+            Waiting::Nothing => {}
+            Waiting::Bytes => return,
+            Waiting::End => {
+                shut_down(socket);
+                return std::future::pending().await;
+            }
         }
     }
 }

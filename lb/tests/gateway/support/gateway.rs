@@ -275,6 +275,11 @@ impl Gateway {
         get(self.admin, "/config").json()
     }
 
+    /// Its process.
+    pub(crate) fn process(&self) -> u32 {
+        self.child.id()
+    }
+
     // ---- its end ----
 
     /// Sends a signal, by its name without SIG.
