@@ -21,7 +21,7 @@ pub use report::{Report, Row, Verdict};
 use scenarios::{body, head, health, leave, refuse, retry, spread, stream};
 use stage::{Judged, Miss, Stage, start_engines};
 
-/// A whole run takes no longer; scenarios that are not reached fail.
+/// A whole run takes no longer unless more is asked for; scenarios that are not reached fail.
 pub const RUN_MAX: Duration = Duration::from_secs(120);
 
 /// What to run, and against what.
@@ -39,6 +39,8 @@ pub struct Plan {
     pub silence: Duration,
     /// How long the proxy is set to wait for an engine's first byte, if it is known.
     pub first_byte_timeout: Option<Duration>,
+    /// A whole run takes no longer; scenarios that are not reached fail.
+    pub run_max: Duration,
     /// Names of the scenarios to run; empty: all.
     pub only: Vec<String>,
     /// Where a command's output goes.
@@ -55,6 +57,7 @@ impl Plan {
             patience: Duration::from_secs(8),
             silence: Duration::from_secs(6),
             first_byte_timeout: None,
+            run_max: RUN_MAX,
             only: Vec::new(),
             output: Output::Dropped,
         }
@@ -181,8 +184,8 @@ pub fn run(plan: &Plan, mut seen: impl FnMut(&Row)) -> Result<Report, ChaosError
     let chosen = |scenario: &&Scenario| plan.only.is_empty() || plan.only.iter().any(|name| name == scenario.name);
     for scenario in SCENARIOS.iter().filter(chosen) {
         let began = Instant::now();
-        let verdict = if start.elapsed() > RUN_MAX {
-            Verdict::Fail(format!("not run: {} s are over", RUN_MAX.as_secs()))
+        let verdict = if start.elapsed() > plan.run_max {
+            Verdict::Fail(format!("not run: {} s are over", plan.run_max.as_secs()))
         } else {
             play(plan, scenario, &mut engines)?
         };

@@ -192,8 +192,12 @@ impl<'a> Stage<'a> {
     /// The scenario's requests that have reached this engine: POSTs, and whatever goes to a path that starts with
     /// `/chaos`, but not the proxy's own health checks.
     pub(crate) fn asked(&self, engine: usize) -> Vec<RequestRecord> {
+        // Some proxies have every engine count a prompt's tokens before they choose one: no request of the client's.
+        let counts = |path: &str| path == "/tokenize" || path.ends_with("/render");
         let ours = |record: &RequestRecord| {
-            record.number > self.seen_before[engine] && (record.method == "POST" || record.path.starts_with("/chaos"))
+            record.number > self.seen_before[engine]
+                && (record.method == "POST" || record.path.starts_with("/chaos"))
+                && !counts(&record.path)
         };
         self.engines[engine].requests().into_iter().filter(ours).collect()
     }

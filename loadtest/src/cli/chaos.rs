@@ -49,6 +49,9 @@ pub(super) struct ChaosArgs {
     /// How long the proxy is set to wait for an engine's first byte; without it this is not judged.
     #[arg(long, value_parser = duration)]
     first_byte_timeout: Option<Duration>,
+    /// A whole run takes no longer; for proxies that are slow to start.
+    #[arg(long, default_value = "120s", value_parser = duration)]
+    run_max: Duration,
     /// Write the report as JSON to this file; - is standard output, in place of the table.
     #[arg(long)]
     json: Option<PathBuf>,
@@ -76,6 +79,7 @@ impl ChaosArgs {
             patience: self.patience,
             silence: self.silence,
             first_byte_timeout: self.first_byte_timeout,
+            run_max: self.run_max,
             only: self.only,
             output,
         })

@@ -101,7 +101,8 @@ fn every_sin_is_found() {
 
 #[test]
 fn a_running_proxy_keeps_its_engines_from_one_scenario_to_the_next() {
-    let free = |_| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    // On an address that no client of another test connects from: between the look and the start a port there stays free.
+    let free = |_| TcpListener::bind("127.0.0.9:0").unwrap().local_addr().unwrap();
     let engines: Vec<SocketAddr> = (0..2).map(free).collect();
     for (sin, right) in [(Nothing, true), (SerialisesAnew, false)] {
         let proxy = proxy::Proxy::start(&engines, sin).unwrap();
