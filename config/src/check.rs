@@ -292,7 +292,8 @@ pub(crate) fn listing<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// The name nearest to a misspelt one, when one is near enough to be meant: a third of its letters wrong at most.
-pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+#[must_use]
+pub fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let lower = written.to_lowercase();
     let room = (written.chars().count() / 3).max(1);
     names
