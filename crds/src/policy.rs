@@ -182,7 +182,7 @@ impl JsonSchema for Tags {
 #[schemars(extend("x-exactly-one-of" = ["exact", "prefix", "regex", "present"]))]
 pub struct HeaderMatch {
     /// Name of the header, compared without regard to case.
-    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "a header's name, such as `x-team`"))]
     pub name: String,
     /// The value is this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -370,10 +370,10 @@ pub struct RewriteInteger {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UpstreamHeader {
     /// Its name; not one that the gateway writes itself, nor one of a credential.
-    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "a header's name, such as `x-team`"))]
     pub name: String,
     /// Its value: visible ASCII with spaces and tabs inside.
-    #[schemars(length(max = 1024), pattern("^[!-~]([ -~\\t]*[!-~])?$|^$"))]
+    #[schemars(length(max = 1024), pattern("^[!-~]([ -~\\t]*[!-~])?$|^$"), extend("x-expected" = "visible ASCII, with spaces and tabs only inside"))]
     pub value: String,
 }
 
