@@ -185,7 +185,7 @@ fn kind_of(raw: &RawDocument, findings: &mut Vec<Diagnostic>) -> Option<Kind> {
     let names = || Kind::ALL.into_iter().map(Kind::as_str);
     if !matches!(raw.root.content, Content::Mapping(_)) {
         let message = format!("a document is a mapping with a `kind`, found {}", raw.root.describe());
-        findings.push(raw.finding(Code::WrongType, &Path::default(), message).expected("a mapping"));
+        findings.push(raw.finding(Code::UnknownKind, &path, message).expected("a mapping"));
         return None;
     }
     let Some(node) = raw.root.field("kind") else {
