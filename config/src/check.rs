@@ -146,7 +146,8 @@ impl Checker {
         let compiled = self.patterns.entry(pattern.to_owned()).or_insert_with(|| Regex::new(pattern).ok());
         if compiled.as_ref().is_some_and(|regex| !regex.is_match(text)) {
             let message = format!("{} does not have the form of this field", node.describe());
-            walk.push(node, Code::BadFormat, path, message, Some(format!("text matching {pattern}")));
+            let what = schema.get("x-expected").and_then(Value::as_str).map(str::to_owned);
+            walk.push(node, Code::BadFormat, path, message, what.or(Some(format!("text matching {pattern}"))));
         }
     }
 }
@@ -170,12 +171,18 @@ impl Walk<'_> {
         let free_text =
             type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
         let quoted = (free_text && scalar).then(|| format!("\"{}\"", node.to_value()));
+        let meant = match node.text() {
+            Some("yes" | "Yes" | "YES" | "on" | "On" | "ON") => Some("true"),
+            Some("no" | "No" | "NO" | "off" | "Off" | "OFF") => Some("false"),
+            Some(_) | None => None,
+        };
+        let meant = meant.filter(|_| type_of(schema) == Some("boolean")).map(str::to_owned);
         let listed = (type_of(schema) == Some("array")).then(|| node.text().map(|text| format!("[{text}]"))).flatten();
         let place = self.document.root.place_of(path);
         let finding = Diagnostic::new(Code::WrongType, message)
             .at(path.to_string(), Some(place.in_file(&self.document.file)))
             .expected(what)
-            .suggest(quoted.or(listed));
+            .suggest(quoted.or(listed).or(meant));
         self.findings.push(finding);
     }
 }
@@ -292,7 +299,8 @@ pub(crate) fn listing<'a>(names: impl Iterator<Item = &'a str>) -> String {
 }
 
 /// The name nearest to a misspelt one, when one is near enough to be meant: a third of its letters wrong at most.
-pub(crate) fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
+#[must_use]
+pub fn nearest<'a>(written: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let lower = written.to_lowercase();
     let room = (written.chars().count() / 3).max(1);
     names

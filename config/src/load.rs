@@ -9,10 +9,14 @@ use std::sync::Arc;
 
 use ahash::AHashMap;
 use policy::{Code, Diagnostic};
-use saphyr_parser::{Event, Parser, ScalarStyle, ScanError, Span as YamlSpan, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, Span as YamlSpan, Tag};
 
 use crate::limits::{FILE_BYTES_MAX, NODE_DEPTH_MAX, NODES_MAX};
 use crate::node::{Content, Entry, Node, Place, RawDocument};
+
+mod syntax;
+
+use syntax::syntax;
 
 /// A file and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +64,10 @@ pub fn documents(file: &SourceFile, findings: &mut Vec<Diagnostic>) -> Vec<RawDo
     while let Some(next) = parser.next_event() {
         let step = match next {
             Ok((event, span)) => loader.event(event, span),
-            Err(error) => Err(syntax(&error, text, name)),
+            Err(error) => {
+                let open: Vec<Place> = loader.frames.iter().map(|frame| frame.place).collect();
+                Err(syntax(&error, text, name, &open))
+            }
         };
         if let Err(finding) = step {
             loader.findings.push(*finding);
@@ -74,24 +81,6 @@ pub fn documents(file: &SourceFile, findings: &mut Vec<Diagnostic>) -> Vec<RawDo
 pub(crate) fn about_file(code: Code, file: &Arc<str>, message: impl Into<String>) -> Diagnostic {
     let start = Place { line: 1, column: 1, end_line: 1, end_column: 2 };
     Diagnostic::new(code, message).at("", Some(start.in_file(file)))
-}
-
-fn syntax(error: &ScanError, text: &str, file: &Arc<str>) -> Box<Diagnostic> {
-    let (line, column) = (number(error.marker().line()), number(error.marker().col()) + 1);
-    let place = Place { line, column, end_line: line, end_column: column + 1 };
-    // The parser may notice a tab only on the next line.
-    let before = text.lines().skip(line.saturating_sub(2) as usize).take(2);
-    let tab = (line.saturating_sub(1)..).zip(before).find_map(|(n, l)| {
-        let indent = l.len() - l.trim_start().len();
-        l.get(..indent).and_then(|i| i.chars().position(|c| c == '\t')).map(|at| (n.max(1), number(at) + 1))
-    });
-    let finding = match tab {
-        Some((line, column)) => Diagnostic::new(Code::Syntax, "a tab is used for indentation; YAML allows only spaces")
-            .at("", Some(Place { line, column, end_line: line, end_column: column + 1 }.in_file(file)))
-            .expected("spaces"),
-        None => Diagnostic::new(Code::Syntax, error.info()).at("", Some(place.in_file(file))),
-    };
-    Box::new(finding)
 }
 
 fn number(n: usize) -> u32 {

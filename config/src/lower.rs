@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::check::{Checker, listing, nearest};
 use crate::limits::{DOCUMENTS_MAX, FINDINGS_MAX};
 use crate::load::{SourceFile, about_file, documents};
-use crate::node::{Path, RawDocument};
+use crate::node::{Content, Path, RawDocument};
 use crate::secret::Lookup;
 use crate::snapshot::{Destination, Pool, ResourceId, ResponseModel, Snapshot};
 
@@ -183,6 +183,11 @@ fn check_all(raw: Vec<RawDocument>, broken: &mut Vec<String>, findings: &mut Vec
 fn kind_of(raw: &RawDocument, findings: &mut Vec<Diagnostic>) -> Option<Kind> {
     let path = Path::default().key("kind");
     let names = || Kind::ALL.into_iter().map(Kind::as_str);
+    if !matches!(raw.root.content, Content::Mapping(_)) {
+        let message = format!("a document is a mapping with a `kind`, found {}", raw.root.describe());
+        findings.push(raw.finding(Code::UnknownKind, &path, message).expected("a mapping"));
+        return None;
+    }
     let Some(node) = raw.root.field("kind") else {
         let message = "the document has no `kind`";
         findings.push(raw.finding(Code::UnknownKind, &path, message).expected(listing(names())));

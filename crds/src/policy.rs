@@ -27,6 +27,9 @@ pub struct Rule {
     /// Unique within the policy; shown in logs, errors and metrics.
     #[schemars(length(min = 1))]
     pub name: String,
+    /// Whether the rule decides, or is only tried out.
+    #[serde(default)]
+    pub mode: Mode,
     /// The rule holds when one of the entries does. Absent or empty: every request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
@@ -37,6 +40,16 @@ pub struct Rule {
     /// Refuse the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deny: Option<Deny>,
+}
+
+/// Whether a rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Mode {
+    /// It takes its requests.
+    #[default]
+    Enforced,
+    /// It takes none: for a request that it would have taken, what it would have done is counted and logged.
+    Shadow,
 }
 
 /// One entry of `matches`; it holds when all its fields do.
@@ -169,7 +182,7 @@ impl JsonSchema for Tags {
 #[schemars(extend("x-exactly-one-of" = ["exact", "prefix", "regex", "present"]))]
 pub struct HeaderMatch {
     /// Name of the header, compared without regard to case.
-    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"))]
+    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "a header's name, such as `x-team`"))]
     pub name: String,
     /// The value is this.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,6 +246,135 @@ pub struct Route {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub select: Option<Vec<SelectStep>>,
+    /// Which requests go the same way where steps of `select` have a `weight`.
+    #[serde(default)]
+    pub split_by: SplitBy,
+    /// Sampling parameters that change on the way to whoever answers; all others stay as the client wrote them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rewrite: Option<Rewrite>,
+    /// Headers added for whoever answers, each in place of what the client sent under that name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(min = 1, max = 16))]
+    pub upstream_headers: Vec<UpstreamHeader>,
+}
+
+/// Which requests of a split go the same way, as long as nothing is full, down or written anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum SplitBy {
+    /// Those of one conversation: the same model, system prompt and first message of the user.
+    #[default]
+    Conversation,
+    /// Those of one tenant.
+    Tenant,
+    /// None: each is drawn for itself.
+    Request,
+}
+
+/// Changes of sampling parameters, under the names of their fields in `camelCase`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("minProperties" = 1))]
+pub struct Rewrite {
+    /// `temperature`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temperature: Option<RewriteNumber>,
+    /// `top_p`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_p: Option<RewriteRatio>,
+    /// `top_k`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub top_k: Option<RewriteInteger>,
+    /// `min_p`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_p: Option<RewriteRatio>,
+    /// `presence_penalty`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub presence_penalty: Option<RewriteNumber>,
+    /// `frequency_penalty`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub frequency_penalty: Option<RewriteNumber>,
+    /// `repetition_penalty`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetition_penalty: Option<RewriteNumber>,
+    /// `max_tokens`, `max_completion_tokens` or `max_output_tokens`, whichever the request writes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_tokens: Option<RewriteInteger>,
+    /// `seed`
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<RewriteInteger>,
+}
+
+/// What becomes of a parameter that is a number.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+pub struct RewriteNumber {
+    /// The value, whatever the client wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<f64>,
+    /// The value where the client wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<f64>,
+    /// A lower value is raised to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<f64>,
+    /// A higher value is lowered to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<f64>,
+}
+
+/// What becomes of a parameter between 0 and 1.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+pub struct RewriteRatio {
+    /// The value, whatever the client wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub set: Option<f64>,
+    /// The value where the client wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub default: Option<f64>,
+    /// A lower value is raised to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_least: Option<f64>,
+    /// A higher value is lowered to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0.0, max = 1.0))]
+    pub at_most: Option<f64>,
+}
+
+/// What becomes of a parameter that is a whole number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+pub struct RewriteInteger {
+    /// The value, whatever the client wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<i32>,
+    /// The value where the client wrote none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default: Option<i32>,
+    /// A lower value is raised to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_least: Option<i32>,
+    /// A higher value is lowered to this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at_most: Option<i32>,
+}
+
+/// A header for whoever answers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct UpstreamHeader {
+    /// Its name; not one that the gateway writes itself, nor one of a credential.
+    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "a header's name, such as `x-team`"))]
+    pub name: String,
+    /// Its value: visible ASCII with spaces and tabs inside.
+    #[schemars(length(max = 1024), pattern("^[!-~]([ -~\\t]*[!-~])?$|^$"), extend("x-expected" = "visible ASCII, with spaces and tabs only inside"))]
+    pub value: String,
 }
 
 /// One part of what a rule considers.
@@ -440,6 +582,11 @@ pub struct SelectStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1), inner(length(min = 1)))]
     pub names: Option<Vec<String>>,
+    /// Neighbouring steps that all have a weight are one split: each request is drawn to one of them in proportion to the
+    /// weights; where that one has no surviving candidate, to the next. 0: no request at all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(max = 1_000_000))]
+    pub weight: Option<u32>,
 }
 
 /// What a step may minimise.

@@ -17,8 +17,8 @@ pub struct Case {
     pub name: String,
     /// The request.
     pub request: TestRequest,
-    /// What is known of each endpoint, by `host:port`, or by a provider's name. An endpoint that is not listed is ready
-    /// and nothing is known of it.
+    /// What is known of each endpoint, by `host:port`, by a provider's name, or by a worker set's name for all its endpoints
+    /// that are not listed themselves. An endpoint that is not listed is ready and nothing is known of it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub state: BTreeMap<String, EndpointState>,
     /// What should come of it.
@@ -55,6 +55,10 @@ pub struct TestRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0.0))]
     pub prompt_tokens: Option<f64>,
+    /// Any text that requests of one conversation share, for splits; absent: the case must hold however they fall.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub conversation: Option<String>,
 }
 
 fn anonymous() -> String {
@@ -115,6 +119,24 @@ fn ready() -> bool {
     true
 }
 
+impl Default for EndpointState {
+    /// Ready, and nothing is known of it.
+    fn default() -> Self {
+        Self {
+            ready: ready(),
+            at_limit: false,
+            queued_prompts: None,
+            running_prompts: None,
+            in_flight: None,
+            kv_cache_usage: None,
+            prefix_overlap: None,
+            predicted_ttft: None,
+            predicted_latency: None,
+            error_rate: None,
+        }
+    }
+}
+
 /// What should come of a case; every field given must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -135,6 +157,9 @@ pub struct Expect {
     /// The rule that decides; `default` when none holds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
+    /// The rule in mode `Shadow` that would decide if it were enforced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shadow_rule: Option<String>,
     /// The refusal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ExpectError>,

@@ -1,9 +1,9 @@
 //! JSON Schema of every kind, in a plain form that is easy to walk.
 //!
 //! The form: `type` is one name; an enum of documented variants is one `enum` list with
-//! `x-descriptions` beside it; nothing is nullable; nothing refers elsewhere. Three keywords of our own say
-//! what Kubernetes says with CEL: `x-exactly-one-of`, `x-at-least-one-of`, and `format` names a
-//! syntax (`duration`, `bytes`, `url`, `sha256`, `socket-address`).
+//! `x-descriptions` beside it; nothing is nullable; nothing refers elsewhere. Keywords of our own say
+//! what Kubernetes says with CEL: `x-exactly-one-of`, `x-at-least-one-of`; `x-expected` says in words what a `pattern`
+//! asks for; and `format` names a syntax (`duration`, `bytes`, `url`, `sha256`, `socket-address`).
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};

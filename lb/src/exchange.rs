@@ -326,6 +326,7 @@ fn decide_once<'p>(
             },
             prompt_tokens: f64::NAN,
             headers: &headers,
+            conversation: None,
         },
         now_us,
         seed: shard.next_request_id(),

@@ -190,3 +190,121 @@ fn a_gateway_that_is_not_there_is_exit_code_2() {
     assert_eq!(code(&output), Some(2));
     assert!(text(&output.stderr).contains("is the gateway running"), "{output:?}");
 }
+
+/// Seed documents of the guide: a local set, two providers, a rule that keeps personal data.
+fn overflow() -> [String; 2] {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/tests/cases/seed-policies");
+    ["fleet.yaml", "overflow.yaml"].map(|name| folder.join(name).to_str().expect("a path of ASCII").to_owned())
+}
+
+#[test]
+fn explain_tells_the_decision_rule_by_rule_and_candidate_by_candidate() {
+    let [fleet, policy] = overflow();
+    let arguments = ["ctl", "explain", &fleet, &policy, "--model", "qwen-3.6"];
+    let busy = ["--signal", "qwen-3-6-vllm.queued_prompts=5", "--signal", "databricks.ready=false"];
+    let output = kinference(&[&arguments[..], &busy].concat());
+    assert_eq!(code(&output), Some(0), "{output:?}");
+    let stdout = text(&output.stdout);
+    for line in [
+        "rule overflow/personal-data-stays: does not hold: tags is [], asked for: all of [pii]",
+        "rule overflow/local-then-hosted: holds",
+        "dropped by exclude `busy` (it is Local; queuedPrompts/30s 5, above 2)",
+        "databricks (External databricks, qwen-3.6): not ready",
+        "=> bedrock, by select step 1 (first in the listed order)",
+    ] {
+        assert!(stdout.contains(line), "{line} in\n{stdout}");
+    }
+    let output = kinference(&[&arguments[..], &busy, &["-o", "json"]].concat());
+    let value: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(value["decision"]["outcome"]["endpoint"], "bedrock");
+    assert_eq!(value["decision"]["candidates"][0]["exclude"], "busy");
+}
+
+#[test]
+fn explain_reads_a_body_as_a_data_thread_would() {
+    let [fleet, policy] = overflow();
+    let folder = tempfile::tempdir().unwrap();
+    let card = "My card is 4111 1111 1111 1111, please refund it";
+    let body =
+        serde_json::json!({ "model": "qwen-3.6", "stream": true, "messages": [{ "role": "user", "content": card }] });
+    let body = write(folder.path(), "body.json", &body.to_string());
+    let state = write(folder.path(), "state.yaml", "127.0.0.1:18131: { queuedPrompts: 9 }\n");
+    let output =
+        kinference(&["ctl", "explain", "--config", &fleet, "--config", &policy, "--body", &body, "--state", &state]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("tags [pii, pii-credit-card], ChatCompletions, streamed"), "{stdout}");
+    assert!(stdout.ends_with("=> 429 overloaded, exclude `busy`\n"), "{stdout}");
+}
+
+#[test]
+fn what_explain_is_given_is_checked_like_a_document() {
+    let [fleet, policy] = overflow();
+    for (more, expected) in [
+        (&["--model", "qwen-3.6", "--signal", "databricks.redy=false"][..], "did you mean `ready`?"),
+        (&["--model", "qwen-3.6", "--signal", "databrick.ready=false"], "did you mean `databricks`?"),
+        (&["--model", "qwen-3.6", "--api", "ChatCompletion"], "did you mean `ChatCompletions`?"),
+        (&[], "which model is asked for?"),
+    ] {
+        let output = kinference(&[&["ctl", "explain", &fleet, &policy][..], more].concat());
+        assert_eq!(code(&output), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains(expected), "{output:?}");
+    }
+    let output = kinference(&["ctl", "explain", &fleet, &policy, "--model", "qwen-3.7"]);
+    assert!(text(&output.stdout).contains("did you mean `qwen-3.6`?"), "{output:?}");
+}
+
+#[test]
+fn diff_tells_fields_and_what_becomes_of_logged_requests() {
+    let [fleet, policy] = overflow();
+    let folder = tempfile::tempdir().unwrap();
+    let changed = std::fs::read_to_string(&policy).unwrap().replace("tags: [pii]", "tags: [pii-email]");
+    let changed = write(folder.path(), "new.yaml", &changed);
+    let line = |id: &str, tags: &str| {
+        format!(
+            r#"{{"request_id":"{id}","path":"/v1/chat/completions","model":"qwen-3.6","tags":{tags},"stream":true}}"#
+        )
+    };
+    let log = format!("{}\n{}\nnot a line of a log\n", line("one", r#"["pii"]"#), line("two", "[]"));
+    let log = write(folder.path(), "access.jsonl", &log);
+    let output = kinference(&["ctl", "diff", &policy, &changed, "--with", &fleet, "--log", &log]);
+    assert_eq!(code(&output), Some(1), "{output:?}");
+    let stdout = text(&output.stdout);
+    for line in [
+        "~ InferencePolicy default/overflow: rules[personal-data-stays].matches: ",
+        "2 requests compared, 1 would come out differently",
+        "1  error 429 overloaded, by rule personal-data-stays\n      ->  External databricks, databricks-qwen-3-6",
+        "for example one",
+        "tagged requests that would newly leave the cluster: 1 (pii 1)",
+        "note: only the new rules look at the tags `pii-email`",
+    ] {
+        assert!(stdout.contains(line), "{line} in\n{stdout}");
+    }
+    let same = kinference(&["ctl", "diff", &policy, &policy, "--with", &fleet]);
+    assert_eq!((code(&same), text(&same.stdout).as_str()), (Some(0), "no field is different\n"));
+    let broken = kinference(&["ctl", "diff", &policy, "/nowhere.yaml", "--with", &fleet]);
+    assert_eq!(code(&broken), Some(2), "{broken:?}");
+}
+
+#[test]
+fn classify_shows_kinds_and_places_and_never_the_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = write(folder.path(), "prompt.txt", "Card 4111 1111 1111 1111 please");
+    let output = kinference(&["ctl", "classify", &file]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("pii-credit-card") && stdout.contains("credit_card at bytes 5 to 24"), "{stdout}");
+    assert!(!stdout.contains("4111"), "{stdout}");
+    let rows = write(folder.path(), "rows.jsonl", "{\"id\":7,\"text\":\"hello\"}\n{\"text\":\"4111111111111111\"}\n");
+    let output = kinference(&["ctl", "classify", "--jsonl", &rows]);
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((lines.len(), lines[0]["id"].as_i64()), (2, Some(7)));
+    assert_eq!(lines[1]["hits"][0], serde_json::json!({ "kind": "credit_card", "start": 0, "end": 16 }));
+    let wrong = write(folder.path(), "wrong.jsonl", "{}\n");
+    assert_eq!(code(&kinference(&["ctl", "classify", "--jsonl", &wrong])), Some(2));
+}
+
+#[test]
+fn the_crds_are_printed_as_yaml_of_their_kinds() {
+    let output = kinference(&["ctl", "schema", "--crds"]);
+    assert_eq!(text(&output.stdout).matches("kind: CustomResourceDefinition").count(), 6);
+}

@@ -1,6 +1,8 @@
 //! Tests over a request or a candidate. Everything that can fail to compile does so here, at load;
 //! evaluation cannot fail, does not allocate, and takes time linear in the text it reads.
 
+use std::fmt;
+
 use regex_automata::meta;
 
 use crate::decide::Candidate;
@@ -129,6 +131,45 @@ impl NumberRange {
     }
 }
 
+impl fmt::Display for NumberRange {
+    /// `above 4, at most 6`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bounds = [
+            ("above", self.greater_than),
+            ("at least", self.at_least),
+            ("below", self.less_than),
+            ("at most", self.at_most),
+        ];
+        let given = bounds.into_iter().filter_map(|(word, bound)| bound.map(|b| format!("{word} {b}")));
+        let given: Vec<String> = given.collect();
+        if given.is_empty() { f.write_str("any") } else { f.write_str(&given.join(", ")) }
+    }
+}
+
+impl fmt::Display for TagCondition {
+    /// `any of [a, b], none of [c]`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sets = [("any of", &self.any), ("all of", &self.all), ("none of", &self.none)];
+        let given = sets.into_iter().filter(|(_, tags)| !tags.is_empty());
+        let given: Vec<String> = given.map(|(word, tags)| format!("{word} [{}]", tags.join(", "))).collect();
+        if given.is_empty() { f.write_str("any") } else { f.write_str(&given.join(", ")) }
+    }
+}
+
+impl fmt::Display for HeaderCondition {
+    /// `x-team begins with "search"`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = &self.name;
+        match &self.test {
+            HeaderTest::Exact(text) => write!(f, "{name} is {text:?}"),
+            HeaderTest::Prefix(text) => write!(f, "{name} begins with {text:?}"),
+            HeaderTest::Regex(regex) => write!(f, "{name} matches {:?}", regex.text),
+            HeaderTest::Present => write!(f, "{name} is there"),
+            HeaderTest::Absent => write!(f, "{name} is not there"),
+        }
+    }
+}
+
 /// How a header's value is tested.
 #[derive(Clone, Debug)]
 pub enum HeaderTest {
@@ -181,6 +222,29 @@ fn compile(pattern: &str) -> Result<meta::Regex, String> {
     })
 }
 
+impl HeaderTest {
+    /// Whether a header with this one value passes the test.
+    #[must_use]
+    pub fn accepts(&self, value: &[u8]) -> bool {
+        match self {
+            HeaderTest::Exact(text) => value == text.as_bytes(),
+            HeaderTest::Prefix(text) => value.starts_with(text.as_bytes()),
+            HeaderTest::Regex(r) => r.regex.is_match(value),
+            HeaderTest::Present => true,
+            HeaderTest::Absent => false,
+        }
+    }
+
+    /// The text that is compared with.
+    pub(crate) fn literal(&self) -> Option<&str> {
+        match self {
+            HeaderTest::Exact(text) | HeaderTest::Prefix(text) => Some(text),
+            HeaderTest::Regex(r) => Some(&r.text),
+            HeaderTest::Present | HeaderTest::Absent => None,
+        }
+    }
+}
+
 impl PartialEq for HeaderTest {
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
@@ -212,13 +276,12 @@ impl HeaderCondition {
     /// Whether it holds for `request`.
     #[must_use]
     pub fn holds(&self, request: &Request<'_>) -> bool {
-        let headers = request.headers;
+        let found = |test: &HeaderTest| request.headers.any_value(&self.name, &mut |value| test.accepts(value));
         match &self.test {
-            HeaderTest::Exact(text) => headers.any_value(&self.name, &mut |v| v == text.as_bytes()),
-            HeaderTest::Prefix(text) => headers.any_value(&self.name, &mut |v| v.starts_with(text.as_bytes())),
-            HeaderTest::Regex(r) => headers.any_value(&self.name, &mut |v| r.regex.is_match(v)),
-            HeaderTest::Present => headers.any_value(&self.name, &mut |_| true),
-            HeaderTest::Absent => !headers.any_value(&self.name, &mut |_| true),
+            HeaderTest::Absent => !found(&HeaderTest::Present),
+            test @ (HeaderTest::Exact(_) | HeaderTest::Prefix(_) | HeaderTest::Regex(_) | HeaderTest::Present) => {
+                found(test)
+            }
         }
     }
 }
@@ -246,7 +309,12 @@ impl Match {
     /// The first part that does not hold for `request`, or `None` when all do.
     #[must_use]
     pub fn first_failing(&self, request: &Request<'_>) -> Option<MatchPart> {
-        let tokens = request.prompt_tokens;
+        self.first_failing_but_headers(request)
+            .or_else(|| (!self.headers.iter().all(|h| h.holds(request))).then_some(MatchPart::Headers))
+    }
+
+    /// The cheap parts first, as most rules are not for most requests.
+    fn first_failing_but_headers(&self, request: &Request<'_>) -> Option<MatchPart> {
         if !any_pattern(&self.models, request.model) {
             Some(MatchPart::Model)
         } else if !any_pattern(&self.tenants, request.tenant) {
@@ -255,15 +323,18 @@ impl Match {
             Some(MatchPart::Api)
         } else if self.stream.is_some_and(|s| s != request.stream) {
             Some(MatchPart::Stream)
-        } else if !self.prompt_tokens.contains(tokens) {
+        } else if !self.prompt_tokens.contains(request.prompt_tokens) {
             Some(MatchPart::PromptTokens)
         } else if !self.tags.holds(request) {
             Some(MatchPart::Tags)
-        } else if !self.headers.iter().all(|h| h.holds(request)) {
-            Some(MatchPart::Headers)
         } else {
             None
         }
+    }
+
+    /// Whether every part but the headers holds for `request`.
+    pub(crate) fn holds_but_headers(&self, request: &Request<'_>) -> bool {
+        self.first_failing_but_headers(request).is_none()
     }
 
     /// Whether every part holds for `request`.

@@ -5,7 +5,7 @@
 //! when a condition or a ranking needs them, and each at most once per exclude entry or step.
 
 use crate::request::Request;
-use crate::rule::{Action, Backend, Program, Ranking, Route, RuleIndex, SelectStep, Target};
+use crate::rule::{Action, Backend, Program, Ranking, Route, Rule, RuleIndex, SelectStep, SplitBy, Target};
 use crate::signal::Signal;
 
 /// Largest relative prediction error a ranking honours. A predictor that claims to be off by more
@@ -182,7 +182,8 @@ pub fn decide<'p, C: Candidate>(
     seed: u64,
     scratch: &mut Scratch,
 ) -> Decision<'p> {
-    let route = match &program.rule(rule).action {
+    let held = program.rule(rule);
+    let route = match &held.action {
         Action::Route(route) => route,
         Action::Deny(deny) => {
             scratch.reset(candidates.len(), 0);
@@ -197,12 +198,77 @@ pub fn decide<'p, C: Candidate>(
         return Decision::Refused(Refusal::ModelNotFound);
     }
     drop_candidates(route, targets, request, candidates, scratch);
-    for (select_step, step) in (0_u16..).zip(&route.select) {
-        if let Some(candidate) = select(step, candidates, seed, scratch) {
-            return Decision::Chosen { candidate, select_step };
+    let mut first = 0;
+    while let Some(step) = route.select.get(first) {
+        let (chosen, steps) = match step.weight {
+            None => (select(step, candidates, seed, scratch).map(|candidate| (candidate, first)), 1),
+            Some(_) => {
+                let rest = route.select.get(first..).unwrap_or_default();
+                let steps = rest.iter().take_while(|s| s.weight.is_some()).count();
+                let split =
+                    Split { steps: rest.get(..steps).unwrap_or_default(), key: split_key(held, route, request, seed) };
+                let chosen = split.select(candidates, seed, scratch);
+                (chosen.map(|(candidate, offset)| (candidate, first + offset)), steps)
+            }
+        };
+        if let Some((candidate, step)) = chosen {
+            return Decision::Chosen { candidate, select_step: u16::try_from(step).unwrap_or(u16::MAX) };
         }
+        first += steps;
     }
     Decision::Refused(refusal(route, candidates, scratch))
+}
+
+/// Neighbouring steps with weights, and what decides among them.
+struct Split<'r> {
+    steps: &'r [SelectStep],
+    key: u64,
+}
+
+impl Split<'_> {
+    /// Chooses by the steps in the order in which this key draws them: one without a candidate leaves its share to the next.
+    fn select<C: Candidate>(&self, candidates: &[C], seed: u64, scratch: &mut Scratch) -> Option<(usize, usize)> {
+        let mut before = None;
+        while let Some((offset, score)) = self.next(before) {
+            if let Some(candidate) = self.steps.get(offset).and_then(|s| select(s, candidates, seed, scratch)) {
+                return Some((candidate, offset));
+            }
+            before = Some((offset, score));
+        }
+        None
+    }
+
+    /// The step that is drawn after `before`.
+    ///
+    /// Weighted rendezvous hashing (the logarithmic method of Schindelhauer and Schomaker, 2005): each step's score is an
+    /// exponential variable with its weight as rate, and the least is drawn. So a step is drawn in proportion to its weight,
+    /// and a weight that changes moves only the keys that its step gains or loses.
+    fn next(&self, before: Option<(usize, f64)>) -> Option<(usize, f64)> {
+        let scores = self.steps.iter().enumerate().filter_map(|(offset, step)| {
+            let weight = f64::from(step.weight.filter(|weight| *weight > 0)?);
+            // 53 random bits make a number above 0 and up to 1, exactly.
+            #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+            let uniform = ((mix(self.key ^ mix(offset as u64)) >> 11) + 1) as f64 / (1_u64 << 53) as f64;
+            Some((offset, -uniform.ln() / weight))
+        });
+        let later = |a: (usize, f64), b: (usize, f64)| (a.1, a.0) > (b.1, b.0);
+        scores.filter(|s| before.is_none_or(|b| later(*s, b))).reduce(|a, b| if later(a, b) { b } else { a })
+    }
+}
+
+/// What requests that stay together in a rule's splits share; another rule splits them another way.
+fn split_key(rule: &Rule, route: &Route, request: &Request<'_>, seed: u64) -> u64 {
+    let shared = match route.split_by {
+        SplitBy::Conversation => request.conversation.unwrap_or(seed),
+        SplitBy::Tenant => hash(request.tenant.as_bytes()),
+        SplitBy::Request => seed,
+    };
+    mix(shared) ^ hash(rule.policy.as_bytes()) ^ hash(rule.name.as_bytes()).rotate_left(1)
+}
+
+/// FNV-1a with a finaliser: the same in every process and on every core.
+fn hash(bytes: &[u8]) -> u64 {
+    mix(bytes.iter().fold(0xCBF2_9CE4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01B3)))
 }
 
 /// Writes the verdict of every candidate that cannot be selected.
@@ -220,8 +286,10 @@ fn drop_candidates<C: Candidate>(
             applying |= 1 << bit;
         }
     }
+    // Endpoints come target by target, so the next one's target is most often the last one's or its neighbour.
+    let mut near = 0;
     for (candidate, verdict) in candidates.iter().zip(&mut scratch.verdicts) {
-        *verdict = if !targets.contains(&candidate.target()) {
+        *verdict = if !is_among(targets, candidate.target(), &mut near) {
             Verdict::NotConsidered
         } else if !candidate.ready() {
             Verdict::NotReady
@@ -233,6 +301,19 @@ fn drop_candidates<C: Candidate>(
                 None => Verdict::NotSelected,
             }
         };
+    }
+}
+
+/// Whether `target` is one of `targets`; `near` is where the last one was found.
+fn is_among(targets: &[Target], target: Target, near: &mut usize) -> bool {
+    let at = |place: usize| targets.get(place) == Some(&target);
+    let place = [*near, *near + 1].into_iter().find(|place| at(*place));
+    match place.or_else(|| targets.iter().position(|t| *t == target)) {
+        Some(place) => {
+            *near = place;
+            true
+        }
+        None => false,
     }
 }
 
@@ -358,7 +439,7 @@ fn refusal<'p, C: Candidate>(route: &Route, candidates: &[C], scratch: &mut Scra
     for (candidate, verdict) in candidates.iter().zip(&scratch.verdicts) {
         let destination = candidate.target().destination;
         let backend = candidate.backend();
-        if !route.select.iter().any(|s| s.backend == backend && s.position(destination).is_some()) {
+        if !route.select.iter().any(|s| s.takes(backend, destination)) {
             continue;
         }
         match verdict {

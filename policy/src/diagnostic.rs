@@ -83,6 +83,7 @@ codes! {
     UnknownReference = "K0022" "unknown-reference" Error "Nothing of this kind and name exists in the namespace.",
     Unsupported = "K0023" "unsupported" Error "The value is understood but cannot be used from this kind of source.",
     TestFailed = "K0024" "test-failed" Error "A policy test's case did not come out as expected.",
+    ReservedHeader = "K0025" "reserved-header" Error "The header is one that the gateway writes or keeps to itself.",
     UnreachableRule = "K0101" "unreachable-rule" Warning "No request can reach the rule: earlier rules take them all.",
     ModelNotServed = "K0102" "model-not-served" Warning "No destination serves a model of this name.",
     PolicyNotAttached = "K0103" "policy-not-attached" Warning "No pool refers to the policy, so it has no effect.",

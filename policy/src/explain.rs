@@ -1,16 +1,15 @@
 //! A decision as data: rule by rule, candidate by candidate, with the numbers it was made on.
 //!
 //! Made after the fact from the same program, request and candidates, for `explain`, the admin page and
-//! tests; not on the request path.
+//! tests; not on the request path. [`Explanation::human`] and [`Explanation::json`] print it.
 
-use std::fmt::Write as _;
-
-use crate::condition::{DropCondition, MatchPart};
+use crate::condition::{DropCondition, Match, MatchPart, Pattern};
 use crate::decide::{Candidate, Decision, Refusal, Scratch, Verdict};
-use crate::diagnostic::json_string;
-use crate::request::Request;
-use crate::rule::{Action, Backend, Program, Ranking, RuleIndex};
+use crate::request::{Request, Streaming};
+use crate::rule::{Action, Backend, Mode, Program, Ranking, Route, RuleIndex};
 use crate::signal::Signal;
+
+mod text;
 
 /// A decision with its reasons.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,10 +29,23 @@ pub struct RuleStep {
     pub policy: String,
     /// The rule's name.
     pub name: String,
-    /// For each entry of its `matches` the first part that did not hold. Empty for the rule that holds.
-    pub failing: Vec<MatchPart>,
-    /// Whether it is the rule that holds.
+    /// Whether it decides.
+    pub mode: Mode,
+    /// For each entry of its `matches` the first part that does not hold. Empty for a rule that holds.
+    pub failing: Vec<Failing>,
+    /// Whether it is the rule that this decision is made by.
     pub holds: bool,
+}
+
+/// Why an entry of a rule's `matches` does not hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failing {
+    /// Which part of it.
+    pub part: MatchPart,
+    /// What it asks for.
+    pub asked: String,
+    /// What the request has; empty for headers, whose values are the client's own.
+    pub found: String,
 }
 
 /// What became of one candidate.
@@ -50,11 +62,22 @@ pub struct CandidateStep {
     /// What became of it.
     pub verdict: Verdict,
     /// The exclude entry that dropped it.
-    pub exclude: Option<String>,
-    /// The value it was ranked by, when it was ranked and the value is known.
+    pub dropped: Option<Dropped>,
+    /// Its place among those that the step which chose looked at, from 1; a tie of equals is broken by load, then chance.
+    pub place: Option<usize>,
+    /// The value it was ranked by, when the step ranks by a value and it is known.
     pub rank: Option<f64>,
     /// Every signal the rule looks at, with its value; `None` when unknown.
     pub values: Vec<(Signal, Option<f64>)>,
+}
+
+/// The exclude entry that dropped a candidate.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dropped {
+    /// The entry's name.
+    pub exclude: String,
+    /// Its conditions, each with the value it held for.
+    pub because: Vec<String>,
 }
 
 /// What came of a decision.
@@ -68,6 +91,8 @@ pub enum Outcome {
         select_step: u16,
         /// What the step minimised; `None` when it took the first in the listed order.
         minimize: Option<&'static str>,
+        /// The step's share of its split, and the shares of the whole split.
+        weight: Option<(u32, u32)>,
     },
     /// Nobody may answer.
     Refused {
@@ -90,23 +115,32 @@ pub fn explain<C: Candidate>(
     scratch: &Scratch,
     label: &dyn Fn(usize) -> String,
 ) -> Explanation {
-    let held = program.rule(rule);
+    let action = &program.rule(rule).action;
     let tried = program.rules().iter().take(usize::from(rule.0) + 1).enumerate();
     let rules = tried.map(|(i, r)| RuleStep {
         policy: r.policy.clone(),
         name: r.name.clone(),
-        failing: if i == usize::from(rule.0) {
+        mode: r.mode,
+        failing: if r.holds(request) {
             Vec::new()
         } else {
-            r.matches.iter().filter_map(|m| m.first_failing(request)).collect()
+            r.matches.iter().filter_map(|m| Failing::of(m, request)).collect()
         },
         holds: i == usize::from(rule.0),
     });
-    let exclude_name = |index: u16| match &held.action {
-        Action::Route(route) => route.exclude.get(usize::from(index)).map(|e| e.name.clone()),
-        Action::Deny(_) => None,
+    let (selected, ranking) = match (decision, action) {
+        (Decision::Chosen { select_step, .. }, Action::Route(route)) => {
+            (true, route.select.get(usize::from(*select_step)).map(|s| s.ranking))
+        }
+        (Decision::Chosen { .. } | Decision::Refused(_), Action::Route(_) | Action::Deny(_)) => (false, None),
     };
-    let signals = signals_of(&held.action);
+    let rank = |i: usize| scratch.ranks().get(i).copied().filter(|r| selected && !r.is_nan());
+    let place = |i: usize| {
+        let own = rank(i)?;
+        let before = (0..candidates.len()).filter_map(rank).filter(|other| *other < own).count();
+        Some(before + 1)
+    };
+    let signals = signals_of(action);
     let steps = candidates.iter().enumerate().map(|(i, candidate)| {
         let verdict = scratch.verdicts().get(i).copied().unwrap_or(Verdict::NotConsidered);
         let target = candidate.target();
@@ -118,40 +152,141 @@ pub fn explain<C: Candidate>(
             model: model.cloned().unwrap_or_default(),
             backend: candidate.backend(),
             verdict,
-            exclude: match verdict {
-                Verdict::Excluded { exclude } => exclude_name(exclude),
-                Verdict::Chosen
-                | Verdict::Survived
-                | Verdict::NotSelected
-                | Verdict::NotConsidered
-                | Verdict::NotReady
-                | Verdict::AtLimit => None,
+            dropped: match (verdict, action) {
+                (Verdict::Excluded { exclude }, Action::Route(route)) => {
+                    dropped(program, route, exclude, request, candidate)
+                }
+                (
+                    Verdict::Excluded { .. }
+                    | Verdict::Chosen
+                    | Verdict::Survived
+                    | Verdict::NotSelected
+                    | Verdict::NotConsidered
+                    | Verdict::NotReady
+                    | Verdict::AtLimit,
+                    Action::Route(_) | Action::Deny(_),
+                ) => None,
             },
-            rank: scratch.ranks().get(i).copied().filter(|r| r.is_finite()),
+            place: place(i),
+            rank: rank(i).filter(|r| r.is_finite() && matches!(ranking, Some(Ranking::Minimize(_)))),
             values: signals.iter().map(|s| (*s, candidate.signal(*s))).collect(),
         }
     });
-    let outcome = match decision {
+    Explanation { rules: rules.collect(), candidates: steps.collect(), outcome: outcome(action, decision) }
+}
+
+fn outcome(action: &Action, decision: &Decision<'_>) -> Outcome {
+    match decision {
         Decision::Chosen { candidate, select_step } => {
-            let minimize = match &held.action {
-                Action::Route(route) => route.select.get(usize::from(*select_step)).and_then(|s| match s.ranking {
-                    Ranking::Minimize(m) => Some(m.as_str()),
-                    Ranking::Listed => None,
-                }),
+            let step = match action {
+                Action::Route(route) => route.select.get(usize::from(*select_step)).map(|step| (route, step)),
                 Action::Deny(_) => None,
             };
-            Outcome::Chosen { candidate: *candidate, select_step: *select_step, minimize }
+            let minimize = step.and_then(|(_, step)| match step.ranking {
+                Ranking::Minimize(m) => Some(m.as_str()),
+                Ranking::Listed => None,
+            });
+            let weight = step.and_then(|(route, step)| Some((step.weight?, split_weight(route, *select_step))));
+            Outcome::Chosen { candidate: *candidate, select_step: *select_step, minimize, weight }
         }
         Decision::Refused(refusal) => Outcome::Refused {
             status: refusal.status(),
             code: refusal.code().to_owned(),
-            exclude: match refusal {
-                Refusal::Overloaded { exclude } => exclude.and_then(exclude_name),
-                Refusal::ModelNotFound | Refusal::NoReadyEndpoint | Refusal::Denied { .. } => None,
+            exclude: match (refusal, action) {
+                (Refusal::Overloaded { exclude }, Action::Route(route)) => {
+                    exclude.and_then(|i| route.exclude.get(usize::from(i))).map(|e| e.name.clone())
+                }
+                (
+                    Refusal::Overloaded { .. }
+                    | Refusal::ModelNotFound
+                    | Refusal::NoReadyEndpoint
+                    | Refusal::Denied { .. },
+                    Action::Route(_) | Action::Deny(_),
+                ) => None,
             },
         },
-    };
-    Explanation { rules: rules.collect(), candidates: steps.collect(), outcome }
+    }
+}
+
+/// The weights of the split that a step stands in.
+fn split_weight(route: &Route, step: u16) -> u32 {
+    let (before, after) = route.select.split_at(usize::from(step).min(route.select.len()));
+    let weights = before.iter().rev().map_while(|s| s.weight).chain(after.iter().map_while(|s| s.weight));
+    weights.fold(0, u32::saturating_add)
+}
+
+impl Failing {
+    /// The first part of `entry` that does not hold.
+    fn of(entry: &Match, request: &Request<'_>) -> Option<Self> {
+        let part = entry.first_failing(request)?;
+        let any_of = |list: Vec<&str>| format!("`{}`", list.join("` or `"));
+        let (asked, found) = match part {
+            MatchPart::Model => {
+                (any_of(entry.models.iter().map(Pattern::as_str).collect()), format!("`{}`", request.model))
+            }
+            MatchPart::Tenant => {
+                (any_of(entry.tenants.iter().map(Pattern::as_str).collect()), format!("`{}`", request.tenant))
+            }
+            MatchPart::Api => {
+                (any_of(entry.apis.iter().map(|a| a.as_str()).collect()), format!("`{}`", request.api.as_str()))
+            }
+            MatchPart::Stream => (streamed(entry.stream?).to_owned(), streamed(request.stream).to_owned()),
+            MatchPart::PromptTokens => (entry.prompt_tokens.to_string(), tokens(request.prompt_tokens)),
+            MatchPart::Tags => (entry.tags.to_string(), format!("[{}]", request.tags.join(", "))),
+            MatchPart::Headers => {
+                let failing = entry.headers.iter().find(|h| !h.holds(request))?;
+                (failing.to_string(), String::new())
+            }
+        };
+        Some(Self { part, asked, found })
+    }
+}
+
+fn streamed(stream: Streaming) -> &'static str {
+    match stream {
+        Streaming::Yes => "streamed",
+        Streaming::No => "not streamed",
+    }
+}
+
+fn tokens(count: f64) -> String {
+    if count.is_nan() { "unknown".to_owned() } else { count.to_string() }
+}
+
+/// The conditions of the entry that dropped a candidate, with what they held for.
+fn dropped<C: Candidate>(
+    program: &Program,
+    route: &Route,
+    exclude: u16,
+    request: &Request<'_>,
+    candidate: &C,
+) -> Option<Dropped> {
+    let entry = route.exclude.get(usize::from(exclude))?;
+    let name = |d: u16| program.destinations().get(usize::from(d)).map_or("", |d| d.name.as_str());
+    let mut because = Vec::new();
+    let scope = &entry.applies_to;
+    if !scope.tags.is_empty() {
+        because.push(format!("the prompt has the tags [{}]", request.tags.join(", ")));
+    }
+    if !scope.tenants.is_empty() {
+        because.push(format!("the tenant is `{}`", request.tenant));
+    }
+    if !scope.prompt_tokens.is_empty() {
+        because.push(format!("the prompt has {} tokens, {}", tokens(request.prompt_tokens), scope.prompt_tokens));
+    }
+    because.extend(entry.conditions.iter().map(|condition| match condition {
+        DropCondition::Backend(backend) => format!("it is {}", backend.as_str()),
+        DropCondition::Destinations(_) => format!("it belongs to `{}`", name(candidate.target().destination)),
+        DropCondition::Number { signal, range } => {
+            format!("{}, {range}", text::show(*signal, candidate.signal(*signal)))
+        }
+        DropCondition::ContextBelowPrompt => format!(
+            "{}, less than the {} tokens of the prompt",
+            text::show(Signal::ContextWindow, candidate.signal(Signal::ContextWindow)),
+            tokens(request.prompt_tokens)
+        ),
+    }));
+    Some(Dropped { exclude: entry.name.clone(), because })
 }
 
 /// Signals a rule looks at, each once, in the order it looks.
@@ -173,147 +308,4 @@ fn signals_of(action: &Action) -> Vec<Signal> {
         }
     }
     signals
-}
-
-/// A value with its unit, times in milliseconds.
-fn show(signal: Signal, value: Option<f64>) -> String {
-    let name = signal.row().field;
-    let window = signal.window_s().map(|w| format!("/{w}s")).unwrap_or_default();
-    match (value, signal) {
-        (None, _) => format!("{name}{window} unknown"),
-        (Some(us), Signal::PredictedTtft | Signal::PredictedLatency) => format!("{name} {:.1}ms", us / 1e3),
-        (
-            Some(v),
-            Signal::QueuedPrompts { .. }
-            | Signal::RunningPrompts
-            | Signal::InFlight
-            | Signal::KvCacheUsage
-            | Signal::PrefixOverlap
-            | Signal::ErrorRate { .. }
-            | Signal::CostPerMillionTokens
-            | Signal::ContextWindow,
-        ) => format!("{name}{window} {}", (v * 1000.0).round() / 1000.0),
-    }
-}
-
-impl CandidateStep {
-    fn reason(&self) -> String {
-        match self.verdict {
-            Verdict::Chosen => "chosen".to_owned(),
-            Verdict::Survived => "ranked lower".to_owned(),
-            Verdict::NotSelected => "not selected by any step reached".to_owned(),
-            Verdict::NotConsidered => "not considered by the rule".to_owned(),
-            Verdict::NotReady => "not ready".to_owned(),
-            Verdict::AtLimit => "at its limit".to_owned(),
-            Verdict::Excluded { .. } => {
-                format!("dropped by exclude `{}`", self.exclude.as_deref().unwrap_or_default())
-            }
-        }
-    }
-}
-
-impl Explanation {
-    /// For a person: one line a rule, one line a candidate, one line for the outcome.
-    #[must_use]
-    pub fn human(&self) -> String {
-        let mut out = String::new();
-        for rule in &self.rules {
-            let policy = if rule.policy.is_empty() { String::new() } else { format!("{}/", rule.policy) };
-            let parts: Vec<&str> = rule.failing.iter().map(|p| p.as_str()).collect();
-            let state = if rule.holds { "holds".to_owned() } else { format!("does not hold: {}", parts.join(", ")) };
-            let _ = writeln!(out, "rule {policy}{}: {state}", rule.name);
-        }
-        for c in &self.candidates {
-            let values: Vec<String> = c.values.iter().map(|(s, v)| show(*s, *v)).collect();
-            let _ = writeln!(
-                out,
-                "  {} ({} {}, {}): {}{}{}",
-                c.label,
-                c.backend.as_str(),
-                c.destination,
-                c.model,
-                c.reason(),
-                if values.is_empty() { "" } else { "; " },
-                values.join(", ")
-            );
-        }
-        let _ = match &self.outcome {
-            Outcome::Chosen { candidate, select_step, minimize } => {
-                let label = self.candidates.get(*candidate).map_or("", |c| c.label.as_str());
-                let how = minimize.map_or("first in the listed order".to_owned(), |m| format!("least {m}"));
-                writeln!(out, "=> {label}, by select step {select_step} ({how})")
-            }
-            Outcome::Refused { status, code, exclude } => {
-                let by = exclude.as_ref().map(|e| format!(", exclude `{e}`")).unwrap_or_default();
-                writeln!(out, "=> {status} {code}{by}")
-            }
-        };
-        out
-    }
-
-    /// One JSON object without line breaks.
-    #[must_use]
-    pub fn json(&self) -> String {
-        let mut out = String::from("{\"rules\":[");
-        for (i, rule) in self.rules.iter().enumerate() {
-            out.push_str(if i == 0 { "{" } else { ",{" });
-            field(&mut out, "policy", &rule.policy);
-            out.push(',');
-            field(&mut out, "name", &rule.name);
-            let parts: Vec<String> = rule.failing.iter().map(|p| format!("\"{}\"", p.as_str())).collect();
-            let _ = write!(out, ",\"holds\":{},\"failing\":[{}]}}", rule.holds, parts.join(","));
-        }
-        out.push_str("],\"candidates\":[");
-        for (i, c) in self.candidates.iter().enumerate() {
-            out.push_str(if i == 0 { "{" } else { ",{" });
-            for (key, value) in [
-                ("endpoint", c.label.as_str()),
-                ("destination", &c.destination),
-                ("model", &c.model),
-                ("backend", c.backend.as_str()),
-                ("verdict", &c.reason()),
-            ] {
-                field(&mut out, key, value);
-                out.push(',');
-            }
-            let _ = write!(out, "\"rank\":{}", number(c.rank));
-            for (signal, value) in &c.values {
-                let row = signal.row();
-                let unit = if row.unit == "microseconds" { "Us" } else { "" };
-                let _ = write!(out, ",\"{}{unit}\":{}", row.field, number(*value));
-            }
-            out.push('}');
-        }
-        out.push_str("],\"outcome\":{");
-        match &self.outcome {
-            Outcome::Chosen { candidate, select_step, minimize } => {
-                let label = self.candidates.get(*candidate).map_or("", |c| c.label.as_str());
-                field(&mut out, "endpoint", label);
-                let _ = write!(out, ",\"selectStep\":{select_step}");
-                if let Some(minimize) = minimize {
-                    let _ = write!(out, ",\"minimize\":\"{minimize}\"");
-                }
-            }
-            Outcome::Refused { status, code, exclude } => {
-                let _ = write!(out, "\"status\":{status},");
-                field(&mut out, "code", code);
-                if let Some(exclude) = exclude {
-                    out.push(',');
-                    field(&mut out, "exclude", exclude);
-                }
-            }
-        }
-        out.push_str("}}");
-        out
-    }
-}
-
-fn field(out: &mut String, key: &str, value: &str) {
-    let _ = write!(out, "\"{key}\":");
-    json_string(out, value);
-}
-
-/// A JSON number; unknown and what JSON cannot hold is null.
-fn number(value: Option<f64>) -> String {
-    value.filter(|v| v.is_finite()).map_or_else(|| "null".to_owned(), |v| v.to_string())
 }

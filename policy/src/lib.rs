@@ -6,9 +6,9 @@
 //! from its record. Evaluation allocates nothing once its [`Scratch`] has grown to the pool's size.
 //!
 //! Reading order: [`signal`] (what can be known about an endpoint), [`request`] (what is known about
-//! a request), [`condition`] (tests over both), [`rule`] (a pool's compiled [`Program`]),
-//! [`decide`](mod@decide) (the decision), [`explain`] (the same decision as data and text), [`reach`]
-//! (what a program can never do), [`diagnostic`] (findings about the documents rules were written in).
+//! a request), [`condition`] (tests over both), [`rewrite`] (what a rule may change in a request), [`rule`]
+//! (a pool's compiled [`Program`]), [`decide`](mod@decide) (the decision), [`explain`] (the same decision as
+//! data and text), [`reach`] (what a program can never do), [`diagnostic`] (findings about the documents rules were written in).
 #![forbid(unsafe_code)]
 
 pub mod condition;
@@ -17,6 +17,7 @@ pub mod diagnostic;
 pub mod explain;
 pub mod reach;
 pub mod request;
+pub mod rewrite;
 pub mod rule;
 pub mod signal;
 
@@ -24,8 +25,9 @@ pub use condition::{DropCondition, HeaderCondition, HeaderTest, Match, NumberRan
 pub use decide::{Candidate, Decision, Refusal, Scratch, Verdict, decide};
 pub use diagnostic::{Code, Diagnostic, Severity, Span};
 pub use request::{Api, HeaderLookup, HeaderMap, NoHeaders, Request, Streaming};
+pub use rewrite::{Parameter, Rewrite};
 pub use rule::{
-    Action, Backend, Consider, DEFAULT_RULE, Deny, Exclude, Minimize, PoolDestination, Program, ProgramError, Ranking,
-    Route, Rule, RuleIndex, SelectStep, Target,
+    Action, Backend, Consider, DEFAULT_RULE, Deny, Exclude, Minimize, Mode, PoolDestination, Program, ProgramError,
+    Ranking, Route, Rule, RuleIndex, SelectStep, SplitBy, Target, UpstreamHeader,
 };
 pub use signal::Signal;

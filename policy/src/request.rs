@@ -20,6 +20,8 @@ pub struct Request<'a> {
     pub prompt_tokens: f64,
     /// The request's headers.
     pub headers: &'a dyn HeaderLookup,
+    /// A number that the requests of one conversation share; `None` when unknown. Looked at by splits only.
+    pub conversation: Option<u64>,
 }
 
 impl<'a> Request<'a> {
@@ -34,6 +36,7 @@ impl<'a> Request<'a> {
             stream: Streaming::No,
             prompt_tokens: f64::NAN,
             headers: &NoHeaders,
+            conversation: None,
         }
     }
 

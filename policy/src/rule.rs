@@ -8,6 +8,7 @@ use ahash::AHashMap;
 
 use crate::condition::{DropCondition, Match, NumberRange, Pattern, TagCondition, any_pattern};
 use crate::request::Request;
+use crate::rewrite::Rewrite;
 use crate::signal::{self, Signal};
 
 /// Name of the rule that holds when no other does. It considers every destination serving the name
@@ -74,10 +75,22 @@ pub struct Rule {
     pub name: String,
     /// The policy it stands in; empty for the default rule.
     pub policy: String,
+    /// Whether it decides.
+    pub mode: Mode,
     /// The rule holds when one of these does; empty holds for every request.
     pub matches: Vec<Match>,
     /// What happens to its requests.
     pub action: Action,
+}
+
+/// Whether a rule decides.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It takes its requests.
+    #[default]
+    Enforced,
+    /// It takes no request: what it would have done with one is only found out and told.
+    Shadow,
 }
 
 /// What a rule does with a request.
@@ -96,15 +109,49 @@ pub struct Route {
     pub consider: Vec<Consider>,
     /// Each entry drops the candidates for which all its conditions hold.
     pub exclude: Vec<Exclude>,
-    /// Tried in order; the first with a surviving candidate wins.
+    /// Tried in order; the first with a surviving candidate wins. Neighbours with a weight are one split.
     pub select: Vec<SelectStep>,
+    /// Which requests stay together in a split.
+    pub split_by: SplitBy,
+    /// What changes in the sampling parameters of its requests, one entry a parameter.
+    pub rewrite: Vec<Rewrite>,
+    /// Headers that its requests carry to whoever answers.
+    pub headers: Vec<UpstreamHeader>,
 }
 
 impl Default for Route {
     /// The rule `default`: Local only, least predicted time to first token.
     fn default() -> Self {
-        Self { consider: Vec::new(), exclude: Vec::new(), select: vec![SelectStep::local_by_ttft()] }
+        Self {
+            consider: Vec::new(),
+            exclude: Vec::new(),
+            select: vec![SelectStep::local_by_ttft()],
+            split_by: SplitBy::default(),
+            rewrite: Vec::new(),
+            headers: Vec::new(),
+        }
     }
+}
+
+/// Which requests of a split go the same way as long as nothing is full, down or written anew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SplitBy {
+    /// Those of one conversation.
+    #[default]
+    Conversation,
+    /// Those of one tenant.
+    Tenant,
+    /// None: each is drawn for itself.
+    Request,
+}
+
+/// A header that requests carry to whoever answers, in place of what the client sent under its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UpstreamHeader {
+    /// In lower case.
+    pub name: String,
+    /// Visible ASCII, spaces and tabs.
+    pub value: String,
 }
 
 /// One part of what a rule considers.
@@ -168,13 +215,26 @@ pub struct SelectStep {
     pub destinations: Option<Vec<u16>>,
     /// How it chooses among the survivors.
     pub ranking: Ranking,
+    /// Its share of the split it stands in, beside the weights of its neighbours; `None`: it is a step of its own.
+    pub weight: Option<u32>,
 }
 
 impl SelectStep {
     /// `{type: Local, minimize: PredictedTTFT}`, what a rule does when it says nothing else.
     #[must_use]
     pub fn local_by_ttft() -> Self {
-        Self { backend: Backend::Local, destinations: None, ranking: Ranking::Minimize(Minimize::PredictedTtft) }
+        Self {
+            backend: Backend::Local,
+            destinations: None,
+            ranking: Ranking::Minimize(Minimize::PredictedTtft),
+            weight: None,
+        }
+    }
+
+    /// Whether it could ever choose `destination` of kind `backend`.
+    #[must_use]
+    pub fn takes(&self, backend: Backend, destination: u16) -> bool {
+        self.backend == backend && self.weight != Some(0) && self.position(destination).is_some()
     }
 
     /// Position of a destination in the order to try, or `None` when the step does not look at it.
@@ -278,6 +338,7 @@ pub struct Program {
     signals: Vec<Signal>,
     windows_s: Vec<u16>,
     external: bool,
+    shadow: bool,
 }
 
 /// Targets by the name asked for.
@@ -306,6 +367,7 @@ impl Program {
         rules.push(Rule {
             name: DEFAULT_RULE.to_owned(),
             policy: String::new(),
+            mode: Mode::Enforced,
             matches: Vec::new(),
             action: Action::Route(Route::default()),
         });
@@ -330,6 +392,7 @@ impl Program {
             tags: tags_of(&rules),
             windows_s: windows.into_iter().collect(),
             external: external_in_play(&destinations, &rules),
+            shadow: rules.iter().any(|rule| rule.mode == Mode::Shadow),
             signals,
             destinations,
             rules,
@@ -337,13 +400,27 @@ impl Program {
         })
     }
 
-    /// The first rule that holds for `request`.
+    /// The first enforced rule that holds for `request`: the one that decides.
     #[must_use]
     pub fn match_rule(&self, request: &Request<'_>) -> RuleIndex {
-        let position = self.rules.iter().position(|rule| rule.holds(request));
+        let position = self.rules.iter().position(|rule| rule.mode == Mode::Enforced && rule.holds(request));
         // The last rule holds for every request.
         let index = position.unwrap_or(self.rules.len().saturating_sub(1));
         RuleIndex(u16::try_from(index).unwrap_or(u16::MAX))
+    }
+
+    /// The rule that would decide in place of `enforced` if those in shadow were in force: the first of them that stands
+    /// before it and holds. At most one, so that a request costs at most one decision more.
+    #[must_use]
+    pub fn match_shadow(&self, request: &Request<'_>, enforced: RuleIndex) -> Option<RuleIndex> {
+        if !self.shadow {
+            return None;
+        }
+        let before = self.rules.iter().take(usize::from(enforced.0));
+        (0_u16..)
+            .zip(before)
+            .find(|(_, rule)| rule.mode == Mode::Shadow && rule.holds(request))
+            .map(|(i, _)| RuleIndex(i))
     }
 
     /// A rule by its place. A place that is not in this program names the default rule.
@@ -399,6 +476,13 @@ impl Program {
     #[must_use]
     pub fn windows_s(&self) -> &[u16] {
         &self.windows_s
+    }
+
+    /// Whether some split keeps conversations together, so that requests must tell theirs.
+    #[must_use]
+    pub fn splits_conversations(&self) -> bool {
+        routes(&self.rules)
+            .any(|route| route.split_by == SplitBy::Conversation && route.select.iter().any(|s| s.weight.is_some()))
     }
 
     /// Whether some rule may send a request to a provider, so that prompts must be scanned for personal data.
@@ -518,7 +602,13 @@ mod tests {
 
     fn route(consider: Vec<Consider>) -> Vec<Rule> {
         let route = Route { consider, ..Route::default() };
-        vec![Rule { name: "r".into(), policy: "p".into(), matches: vec![], action: Action::Route(route) }]
+        vec![Rule {
+            name: "r".into(),
+            policy: "p".into(),
+            mode: Mode::Enforced,
+            matches: vec![],
+            action: Action::Route(route),
+        }]
     }
 
     fn target(destination: u16, model: u16) -> Target {
@@ -557,7 +647,7 @@ mod tests {
     fn too_many_exclude_entries_are_refused() {
         let exclude = Exclude { name: "e".into(), applies_to: ExcludeScope::default(), conditions: Vec::new() };
         let action = Action::Route(Route { exclude: vec![exclude; EXCLUDES_MAX + 1], ..Route::default() });
-        let rule = Rule { name: "r".into(), policy: "p".into(), matches: vec![], action };
+        let rule = Rule { name: "r".into(), policy: "p".into(), mode: Mode::Enforced, matches: vec![], action };
         let error = Program::new(fleet(), vec![rule]).expect_err("over the bound");
         assert_eq!(error, ProgramError::TooManyExcludes { rule: "r".into(), count: EXCLUDES_MAX + 1 });
     }
@@ -565,9 +655,10 @@ mod tests {
     #[test]
     fn external_is_in_play_only_when_a_step_names_it() {
         assert!(!Program::new(fleet(), vec![]).expect("compiles").external_in_play());
-        let step = SelectStep { backend: Backend::External, destinations: None, ranking: Ranking::Listed };
+        let step =
+            SelectStep { backend: Backend::External, destinations: None, ranking: Ranking::Listed, weight: None };
         let action = Action::Route(Route { select: vec![step], ..Route::default() });
-        let rule = Rule { name: "r".into(), policy: "p".into(), matches: vec![], action };
+        let rule = Rule { name: "r".into(), policy: "p".into(), mode: Mode::Enforced, matches: vec![], action };
         assert!(Program::new(fleet(), vec![rule]).expect("compiles").external_in_play());
     }
 }

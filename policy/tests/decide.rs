@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use policy::rule::ExcludeScope;
 use policy::{
-    Action, Backend, Candidate, Consider, Decision, Deny, DropCondition, Exclude, Match, Minimize, NumberRange,
+    Action, Backend, Candidate, Consider, Decision, Deny, DropCondition, Exclude, Match, Minimize, Mode, NumberRange,
     Pattern, PoolDestination, Program, Ranking, Refusal, Request, Route, Rule, RuleIndex, Scratch, SelectStep, Signal,
     TagCondition, Target, Verdict, decide,
 };
@@ -76,7 +76,13 @@ const TARGETS: [(u16, u16, bool); 6] =
     [(0, 0, false), (1, 0, false), (1, 1, false), (2, 0, true), (3, 0, true), (3, 1, true)];
 
 fn program(route: Route) -> Program {
-    let rule = Rule { name: "r".into(), policy: "p".into(), matches: vec![], action: Action::Route(route) };
+    let rule = Rule {
+        name: "r".into(),
+        policy: "p".into(),
+        mode: Mode::Enforced,
+        matches: vec![],
+        action: Action::Route(route),
+    };
     Program::new(pool(), vec![rule]).expect("compiles")
 }
 
@@ -140,7 +146,8 @@ fn a_claimed_error_beyond_the_bound_does_not_make_everything_equal() {
 #[test]
 fn providers_are_tried_in_the_order_listed_or_named() {
     let external = |destination, model| Endpoint { destination, model, external: true, ..Endpoint::default() };
-    let step = |destinations| SelectStep { backend: Backend::External, destinations, ranking: Ranking::Listed };
+    let step =
+        |destinations| SelectStep { backend: Backend::External, destinations, ranking: Ranking::Listed, weight: None };
     let route = |destinations| Route { select: vec![step(destinations)], ..Route::default() };
     let candidates = [external(3, 1), external(2, 0)];
     assert_eq!(choose(&program(route(None)), &candidates, 1), 1);
@@ -211,6 +218,7 @@ fn a_deny_rule_refuses_with_its_own_words() {
     let rule = Rule {
         name: "blocked".into(),
         policy: "p".into(),
+        mode: Mode::Enforced,
         matches: vec![Match { tenants: vec![Pattern::new("mallory")], ..Match::default() }],
         action: Action::Deny(deny),
     };
@@ -249,9 +257,8 @@ fn the_explanation_names_every_candidate_and_its_reason() {
     let text = explained.human();
     for line in [
         "rule p/r: holds",
-        "ep0 (Local l0, a): chosen",
-        "predictedTTFT 250.0ms",
-        "ep1 (Local l0, a): dropped by exclude `busy`; queuedPrompts/30s 9",
+        "ep0 (Local l0, a): chosen, place 1; queuedPrompts/30s unknown, predictedTTFT 250.0ms",
+        "ep1 (Local l0, a): dropped by exclude `busy` (it is Local; queuedPrompts/30s 9, above 4)",
         "ep2 (Local l0, a): not ready",
         "=> ep0, by select step 0 (least PredictedTTFT)",
     ] {
@@ -409,10 +416,11 @@ fn any_route() -> impl Strategy<Value = Route> {
         backend: if external { Backend::External } else { Backend::Local },
         destinations,
         ranking,
+        weight: None,
     });
     let excludes = proptest::collection::vec(any_exclude(), 0..3);
     (proptest::collection::vec(consider, 0..3), excludes, proptest::collection::vec(step, 1..4))
-        .prop_map(|(consider, exclude, select)| Route { consider, exclude, select })
+        .prop_map(|(consider, exclude, select)| Route { consider, exclude, select, ..Route::default() })
 }
 
 proptest! {
@@ -474,6 +482,7 @@ proptest! {
         let rules: Vec<Rule> = models.iter().enumerate().map(|(i, m)| Rule {
             name: i.to_string(),
             policy: "p".into(),
+            mode: Mode::Enforced,
             matches: vec![Match { models: vec![Pattern::new(m)], ..Match::default() }],
             action: Action::Route(Route::default()),
         }).collect();

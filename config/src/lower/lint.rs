@@ -51,6 +51,7 @@ pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<
             if let Some(route) = &rule.rule.route {
                 rule.excludes(route, findings);
                 rule.steps(route, &known, findings);
+                rule.idle(route, findings);
             }
         }
     }
@@ -201,23 +202,72 @@ impl RuleLint<'_> {
                     Some(Action::Deny(_)) | None => true,
                 }
             });
-            if empty {
+            // A weight of 0 is how a share is taken away for a while.
+            if empty && step.weight != Some(0) {
                 let kind = backend(step.backend).as_str();
                 let message = format!("no {kind} destination of the policy's pools is considered by the rule");
                 self.push(Code::SelectStepEmpty, &path, message, findings);
             }
-            let leaks = self.pools.iter().any(|attached| {
-                let leaks = &attached.analysed.leaks;
-                leaks.iter().any(|l| l.rule == attached.first_rule + self.index && l.select_step == i)
-            });
             // Without a classifier for personal data no prompt is ever tagged `pii`.
-            if leaks && known.gives("pii") {
-                let message = format!(
-                    "a prompt tagged `pii` can reach an External destination by the rule `{}`; put a rule that keeps \
-                     `pii` Local before it, or an exclude entry with `tags: [pii]` and `backend: {{type: External}}` in it",
-                    self.rule.name
-                );
-                self.push(Code::PersonalDataMayLeave, &path, message, findings);
+            if known.gives("pii") {
+                findings.extend(self.leak(&path, i));
+            }
+        }
+    }
+
+    /// The finding that a prompt tagged `pii` gets out by a step, with the way it takes.
+    fn leak(&self, path: &Path, step: usize) -> Option<Diagnostic> {
+        let (pool, leak) = self.pools.iter().find_map(|attached| {
+            let rule = attached.first_rule + self.index;
+            let leaks = &attached.analysed.leaks;
+            leaks.iter().find(|l| l.rule == rule && l.select_step == step).map(|leak| (attached.pool, leak))
+        })?;
+        let to = pool.destinations.get(usize::from(leak.target.destination)).map_or("", |d| d.name.as_str());
+        let (can, when) = match self.rule.mode {
+            wire::Mode::Enforced => ("can", ""),
+            wire::Mode::Shadow => ("could", ", once the rule is enforced"),
+        };
+        let shown = leak.example.as_ref().map(|e| format!(": {e} is taken by no earlier rule")).unwrap_or_default();
+        let message = format!(
+            "a prompt tagged `pii` {can} leave the cluster to `{to}` by the rule `{}`{when}{shown}; put a rule that keeps \
+             `pii` Local before it, or an exclude entry with `tags: [pii]` and `backend: {{type: External}}` in it",
+            self.rule.name
+        );
+        Some(self.policy.document.finding(Code::PersonalDataMayLeave, path, message))
+    }
+
+    /// Fields that do nothing where they stand.
+    fn idle(&self, route: &wire::Route, findings: &mut Vec<Diagnostic>) {
+        let path = self.path.key("route");
+        let steps = route.select.as_deref().unwrap_or_default();
+        let weighted = |i: usize| steps.get(i).is_some_and(|s| s.weight.is_some());
+        let mut idle = |path: &Path, message: String| self.push(Code::NoEffect, path, message, findings);
+        for (i, step) in steps.iter().enumerate() {
+            let path = path.key("select").index(i);
+            if step.weight.is_some_and(|w| w > 0) && !weighted(i + 1) && !(i > 0 && weighted(i - 1)) {
+                idle(&path.key("weight"), "`weight` has no effect: no neighbouring step has one".to_owned());
+            }
+            if step.minimize == Some(wire::Minimize::PredictedLatency) {
+                let instead = "the length of answers is not predicted, so all candidates are equal";
+                let message = format!("`minimize: PredictedLatency` has no effect in this version: {instead}");
+                idle(&path.key("minimize"), message);
+            }
+        }
+        for (i, entry) in route.exclude.iter().enumerate() {
+            if entry.drop.predicted_latency.is_some() {
+                let path = path.key("exclude").index(i).key("drop").key("predictedLatency");
+                let instead = "the length of answers is not predicted, so the condition never holds";
+                idle(&path, format!("`predictedLatency` has no effect in this version: {instead}"));
+            }
+        }
+        if route.split_by != wire::SplitBy::default() && !(0..steps.len()).any(weighted) {
+            idle(&path.key("splitBy"), "`splitBy` has no effect: no step has a `weight`".to_owned());
+        }
+        if self.rule.mode == wire::Mode::Shadow {
+            let changes =
+                [("rewrite", route.rewrite.is_some()), ("upstreamHeaders", !route.upstream_headers.is_empty())];
+            for (field, _) in changes.iter().filter(|(_, given)| *given) {
+                idle(&path.key(field), format!("`{field}` has no effect: the rule is in mode Shadow"));
             }
         }
     }

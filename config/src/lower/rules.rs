@@ -8,13 +8,44 @@ use policy::rule::{Exclude, ExcludeScope};
 use policy::signal::WINDOW_S_MAX;
 use policy::{
     Action, Api, Backend, Code, Consider, Deny, Diagnostic, DropCondition, HeaderCondition, HeaderTest, Match,
-    Minimize, NumberRange, Pattern, PoolDestination, Ranking, Route, Rule, SelectStep, Signal, Streaming, TagCondition,
+    Minimize, Mode, NumberRange, Parameter, Pattern, PoolDestination, Ranking, Rewrite, Route, Rule, SelectStep,
+    Signal, SplitBy, Streaming, TagCondition, UpstreamHeader,
 };
 
 use super::Checked;
 use crate::check::nearest;
 use crate::node::Path;
 use crate::snapshot::{DestinationKind, Snapshot};
+
+/// Headers no policy may write: they frame the message, name the connection, carry a credential, or are written by the gateway.
+const RESERVED_HEADERS: [&str; 26] = [
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "openai-organization",
+    "openai-project",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-goog-api-key",
+    "x-request-id",
+];
 
 /// A policy document.
 pub(super) struct Policy<'d> {
@@ -166,6 +197,28 @@ impl<'d> Policy<'d> {
             let path = path.key("select").index(i).key("names");
             self.check_names(&path, step.names.as_ref(), Some(backend(step.backend)), snapshot, findings);
         }
+        for rewrite in rewrites(route) {
+            if let (Some(least), Some(most)) = (rewrite.at_least, rewrite.at_most)
+                && least > most
+            {
+                let path = path.key("rewrite").key(rewrite.parameter.as_str()).key("atLeast");
+                let message = format!("`atLeast` {least} is above `atMost` {most}");
+                findings.push(self.document.finding(Code::OutOfRange, &path, message));
+            }
+        }
+        let mut names: BTreeMap<String, usize> = BTreeMap::new();
+        for (i, header) in route.upstream_headers.iter().enumerate() {
+            let path = path.key("upstreamHeaders").index(i).key("name");
+            let name = header.name.to_ascii_lowercase();
+            if RESERVED_HEADERS.contains(&name.as_str()) {
+                let message = format!("the header `{name}` is one that the gateway writes or keeps to itself");
+                findings.push(self.document.finding(Code::ReservedHeader, &path, message));
+            }
+            if let Some(first) = names.insert(name, i) {
+                let message = format!("the header `{}` is here twice; the first is number {first}", header.name);
+                findings.push(self.document.finding(Code::DuplicateName, &path, message));
+            }
+        }
     }
 
     fn check_drop(&self, path: &Path, drop: &wire::Drop, snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
@@ -223,6 +276,10 @@ impl<'d> Policy<'d> {
         Rule {
             name: rule.name.clone(),
             policy: self.document.id.name.clone(),
+            mode: match rule.mode {
+                wire::Mode::Enforced => Mode::Enforced,
+                wire::Mode::Shadow => Mode::Shadow,
+            },
             matches: rule.matches.iter().map(bind_match).collect(),
             action,
         }
@@ -328,7 +385,42 @@ fn bind_route(route: &wire::Route, pool: &[PoolDestination]) -> Route {
         consider: consider.collect(),
         exclude: route.exclude.iter().map(|e| bind_exclude(e, pool)).collect(),
         select,
+        split_by: match route.split_by {
+            wire::SplitBy::Conversation => SplitBy::Conversation,
+            wire::SplitBy::Tenant => SplitBy::Tenant,
+            wire::SplitBy::Request => SplitBy::Request,
+        },
+        rewrite: rewrites(route),
+        headers: route.upstream_headers.iter().map(bind_upstream_header).collect(),
     }
+}
+
+fn bind_upstream_header(header: &wire::UpstreamHeader) -> UpstreamHeader {
+    UpstreamHeader { name: header.name.to_ascii_lowercase(), value: header.value.clone() }
+}
+
+fn rewrites(route: &wire::Route) -> Vec<Rewrite> {
+    let Some(written) = &route.rewrite else { return Vec::new() };
+    let number = |n: wire::RewriteNumber| (n.set, n.default, n.at_least, n.at_most);
+    let ratio = |n: wire::RewriteRatio| (n.set, n.default, n.at_least, n.at_most);
+    let integer = |n: wire::RewriteInteger| {
+        (n.set.map(f64::from), n.default.map(f64::from), n.at_least.map(f64::from), n.at_most.map(f64::from))
+    };
+    let all = [
+        (Parameter::Temperature, written.temperature.map(number)),
+        (Parameter::TopP, written.top_p.map(ratio)),
+        (Parameter::TopK, written.top_k.map(integer)),
+        (Parameter::MinP, written.min_p.map(ratio)),
+        (Parameter::PresencePenalty, written.presence_penalty.map(number)),
+        (Parameter::FrequencyPenalty, written.frequency_penalty.map(number)),
+        (Parameter::RepetitionPenalty, written.repetition_penalty.map(number)),
+        (Parameter::MaxTokens, written.max_tokens.map(integer)),
+        (Parameter::Seed, written.seed.map(integer)),
+    ];
+    let given = all.into_iter().filter_map(|(parameter, values)| Some((parameter, values?)));
+    given
+        .map(|(parameter, (set, default, at_least, at_most))| Rewrite { parameter, set, default, at_least, at_most })
+        .collect()
 }
 
 /// Indices of the destinations of a name in a pool.
@@ -356,7 +448,7 @@ fn bind_step(step: &wire::SelectStep, pool: &[PoolDestination]) -> SelectStep {
     };
     let destinations =
         step.names.as_ref().map(|names| names.iter().flat_map(|n| positions(pool, n, Some(backend))).collect());
-    SelectStep { backend, destinations, ranking }
+    SelectStep { backend, destinations, ranking, weight: step.weight }
 }
 
 fn bind_exclude(entry: &wire::Exclude, pool: &[PoolDestination]) -> Exclude {

@@ -105,6 +105,7 @@ fn structural(value: &mut Value) {
         object.insert("pattern".to_owned(), json!("^https?://"));
     }
     object.remove("x-descriptions");
+    object.remove("x-expected");
     let mut rules: Vec<Value> = Vec::new();
     if let Some(names) = object.remove("x-exactly-one-of") {
         let names = texts(&names);

@@ -4,11 +4,16 @@
 //! Exit codes: 0 done; 1 the thing looked at is not well (or a server was ended by force); 2 the command itself cannot
 //! be carried out. What a person must do stands in one line on stderr.
 
+mod body;
+mod classify;
 mod demo;
+mod diff;
+mod explain;
 mod get;
 mod lint;
 mod schema;
 mod serve;
+mod set;
 mod test;
 
 use std::fmt::Display;
@@ -59,6 +64,12 @@ enum Ctl {
     Lint(lint::Lint),
     /// Run policy tests
     Test(test::Test),
+    /// Explain which endpoint answers a request, and why
+    Explain(Box<explain::Explain>),
+    /// Tell what two sets of documents do differently
+    Diff(diff::Diff),
+    /// Show the tags that the built-in classifiers put on a text
+    Classify(classify::Classify),
     /// Print the JSON Schema of the documents, for editors
     Schema(schema::Schema),
     /// Show a part of a running gateway
@@ -104,6 +115,9 @@ fn ctl(command: &Ctl) -> ExitCode {
     match command {
         Ctl::Lint(lint) => lint.run(),
         Ctl::Test(test) => test.run(),
+        Ctl::Explain(explain) => explain.run(),
+        Ctl::Diff(diff) => diff.run(),
+        Ctl::Classify(classify) => classify.run(),
         Ctl::Schema(schema) => schema.run(),
         Ctl::Get(get) => get.run(),
         Ctl::Version => version("kinfctl"),

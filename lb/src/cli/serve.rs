@@ -1,13 +1,11 @@
 //! `kinference serve`: from a file, or with everything on the command line.
 
 use std::fs::File;
-use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use config::limits::FILE_BYTES_MAX;
 use config::server_file::{AccessLog, Listener, ResourceSource};
 use config::snapshot::StaticEndpoint;
 use config::{Lookup, ServerFile, SourceFile};
@@ -15,6 +13,7 @@ use crds::server::DataThreads;
 use policy::Diagnostic;
 
 use super::lint::human;
+use super::set::read_bounded;
 use super::{parse_address, run_server, usage};
 use crate::control::source::Source;
 use crate::control::{SERVERS_MAX, Target, parse_url};
@@ -99,7 +98,7 @@ impl Serve {
 /// The options a file says, once everything it says, and everything it points to, is found good.
 fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
     let cannot_read = |error| usage(format!("{} cannot be read: {error}", path.display()));
-    let bytes = read_bounded(path).map_err(cannot_read)?;
+    let bytes = File::open(path).and_then(|mut file| read_bounded(&mut file)).map_err(cannot_read)?;
     let source_file = SourceFile { name: path.display().to_string().into(), bytes };
     let file = ServerFile::load(&source_file).map_err(|findings| refused(&findings, &[source_file]))?;
     let paths = match file.resources {
@@ -152,13 +151,6 @@ fn with_certificate(path: &Path, listener: Listener) -> Result<ListenerOptions, 
     let bad = |error| usage(format!("{}: tls of the listener {address}: {error}", path.display()));
     let tls = tls.map(Certificate::load).transpose().map_err(bad)?;
     Ok(ListenerOptions { address, scope: pools, tls })
-}
-
-fn read_bounded(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    // One byte more than allowed, so that the loader sees that it is too much.
-    File::open(path)?.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }
 
 /// Shows what is wrong, each finding with its line.

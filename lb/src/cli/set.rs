@@ -1,0 +1,61 @@
+//! A set of documents as commands read it, and files beside it.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use config::limits::FILE_BYTES_MAX;
+use config::{Loaded, Lookup, SourceFile};
+use policy::Diagnostic;
+
+use super::lint::human;
+use super::usage;
+
+/// A set without errors.
+pub(super) struct Set {
+    pub(super) loaded: Loaded,
+    pub(super) files: Vec<SourceFile>,
+}
+
+impl Set {
+    /// Reads and checks a set; shows what is wrong with it.
+    pub(super) fn load(paths: &[PathBuf]) -> Result<Self, ExitCode> {
+        let refused = |findings: &[Diagnostic], files: &[SourceFile]| {
+            eprint!("{}", human(findings, files));
+            usage("the documents have errors; see the findings above")
+        };
+        let files = config::source::read_set(paths).map_err(|findings| refused(&findings, &[]))?;
+        let loaded = config::load(&files, &Lookup::Skip).map_err(|findings| refused(&findings, &files))?;
+        Ok(Self { loaded, files })
+    }
+
+    /// Shows what is wrong with something that was given beside the set.
+    #[expect(clippy::unused_self, reason = "only where there is a set to look at")]
+    pub(super) fn refuse(&self, findings: &[Diagnostic], files: &[SourceFile]) -> ExitCode {
+        eprint!("{}", human(findings, files));
+        usage("what is given beside the documents has errors; see the findings above")
+    }
+}
+
+/// Reads a file within the bound of one; `-` is stdin.
+pub(super) fn read_file(path: &Path) -> Result<SourceFile, ExitCode> {
+    let name = path.display().to_string();
+    let bytes = if name == "-" {
+        read_bounded(&mut io::stdin())
+    } else {
+        File::open(path).and_then(|mut f| read_bounded(&mut f))
+    };
+    match bytes {
+        Ok(bytes) if bytes.len() > FILE_BYTES_MAX => Err(usage(format!("{name}: more than {FILE_BYTES_MAX} bytes"))),
+        Ok(bytes) => Ok(SourceFile { name: name.into(), bytes }),
+        Err(error) => Err(usage(format!("{name} cannot be read: {error}"))),
+    }
+}
+
+/// One byte more than allowed at most, so that it is seen to be too much.
+pub(super) fn read_bounded(from: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    from.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
