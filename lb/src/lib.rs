@@ -8,6 +8,7 @@ pub mod cli;
 mod conn;
 mod control;
 mod decide;
+mod decisions;
 mod endpoints;
 mod error;
 mod exchange;

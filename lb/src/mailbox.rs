@@ -5,6 +5,7 @@ use std::sync::mpsc as std_mpsc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
+use crate::decisions::{DecisionReport, Wanted};
 use crate::handover::{Arrival, SharedLoad};
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
@@ -61,6 +62,8 @@ pub(crate) enum ToShard {
     },
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
+    /// Send what is kept of the last decisions.
+    Decisions(Wanted, std_mpsc::SyncSender<Vec<DecisionReport>>),
     /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.
     Drain,
 }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 use crate::body::BodyMemory;
 use crate::conn::{self, Entrance};
 use crate::decide::Memory;
+use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
@@ -82,6 +83,7 @@ pub(crate) struct Shard {
     pub(crate) fleet: RefCell<Fleet>,
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
+    pub(crate) decisions: RefCell<Decisions>,
     pub(crate) draining: Cell<bool>,
     drain_since_us: Cell<u64>,
     /// Memory for request bodies.
@@ -126,6 +128,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         })),
         memory: RefCell::default(),
         metrics: RefCell::default(),
+        decisions: RefCell::default(),
         draining: Cell::new(false),
         drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
@@ -225,6 +228,10 @@ impl Shard {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
                 }
+                ToShard::Decisions(wanted, reply) => {
+                    let found = self.decisions.borrow().report(self.index, &wanted, io::now_us(), unix_ms());
+                    let _ = reply.try_send(found);
+                }
                 ToShard::Drain => {
                     self.draining.set(true);
                     self.drain_since_us.set(io::now_us());
@@ -308,6 +315,7 @@ impl Shard {
             );
         }
         *self.plan.borrow_mut() = Some(Rc::new(plan));
+        self.decisions.borrow_mut().plan_changed();
     }
 
     /// The plan in force. What is counted for each request is this thread's own handle: the count of the plan itself would

@@ -15,6 +15,7 @@ mod schema;
 mod serve;
 mod set;
 mod test;
+mod why;
 
 use std::fmt::Display;
 use std::net::SocketAddr;
@@ -74,6 +75,8 @@ enum Ctl {
     Schema(schema::Schema),
     /// Show a part of a running gateway
     Get(get::Get),
+    /// Tell why a request went where it went
+    Why(why::Why),
     /// Print the version
     Version,
 }
@@ -120,6 +123,7 @@ fn ctl(command: &Ctl) -> ExitCode {
         Ctl::Classify(classify) => classify.run(),
         Ctl::Schema(schema) => schema.run(),
         Ctl::Get(get) => get.run(),
+        Ctl::Why(why) => why.run(),
         Ctl::Version => version("kinfctl"),
     }
 }

@@ -22,7 +22,8 @@ use tokio::time::{sleep, timeout};
 
 use super::report::Reports;
 use super::status::{Question, Status};
-use super::{exposition, journal, page};
+use super::{decisions, exposition, journal, page};
+use crate::decisions::Wanted;
 use crate::mailbox::ShardHandle;
 
 /// Connections at once: a few people, a few scrapers, a kubelet.
@@ -76,7 +77,8 @@ pub(crate) async fn serve(listener: StdTcpListener, shards: Vec<ShardHandle>, qu
 pub(super) async fn serve_connection(sources: Arc<Sources>, stream: impl AsyncRead + AsyncWrite + Unpin) {
     let service = service_fn(move |request: Request<Incoming>| {
         let sources = sources.clone();
-        async move { Ok::<_, Infallible>(answer(&sources, request.method(), request.uri().path()).await) }
+        let path = request.uri().path_and_query().map_or("/", |path| path.as_str()).to_owned();
+        async move { Ok::<_, Infallible>(answer(&sources, request.method(), &path).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -123,7 +125,10 @@ async fn answer(sources: &Sources, method: &Method, path: &str) -> Response<Full
 }
 
 async fn page_at(sources: &Sources, path: &str) -> Page {
-    match path {
+    if let Some(wanted) = decisions::wanted(path) {
+        return decisions_page(sources, wanted).await;
+    }
+    match path.split('?').next().unwrap_or(path) {
         "/" => Page::ok(HTML, String::from(page::HTML)),
         "/healthz" => Page::ok(TEXT, String::from("ok\n")),
         "/readyz" => match status(sources).await {
@@ -150,8 +155,23 @@ async fn page_at(sources: &Sources, path: &str) -> Page {
         },
         _ => Page::problem(
             StatusCode::NOT_FOUND,
-            "nothing here; there are /, /healthz, /readyz, /metrics, /endpoints and /config",
+            "nothing here; there are /, /healthz, /readyz, /metrics, /endpoints, /decisions and /config",
         ),
+    }
+}
+
+async fn decisions_page(sources: &Sources, wanted: Result<Wanted, String>) -> Page {
+    let wanted = match wanted {
+        Ok(wanted) => wanted,
+        Err(message) => return Page::problem(StatusCode::BAD_REQUEST, &message),
+    };
+    let found = decisions::collect(&sources.shards, &wanted).await;
+    match wanted {
+        Wanted::Of(_) if found.is_empty() => Page::problem(
+            StatusCode::NOT_FOUND,
+            "no decision is kept for this request: each data thread keeps its last 1,000, and those of the last few configurations",
+        ),
+        Wanted::Of(_) | Wanted::Latest(_) => Page::ok(JSON, decisions::page(&found)),
     }
 }
 

@@ -9,6 +9,7 @@ mod access_log;
 mod admin;
 pub(crate) mod certificates;
 pub mod door;
+mod decisions;
 mod endpoints;
 mod exposition;
 mod fetch;

@@ -32,16 +32,7 @@ impl Reports {
             let _ = shard.send(ToShard::Report(sender.clone()));
         }
         drop(sender);
-        let deadline = Instant::now() + WITHIN;
-        let mut reports: Vec<ShardReport> = Vec::with_capacity(shards.len());
-        while reports.len() < shards.len() {
-            match receiver.try_recv() {
-                Ok(report) => reports.push(report),
-                Err(std_mpsc::TryRecvError::Disconnected) => break,
-                Err(std_mpsc::TryRecvError::Empty) if Instant::now() >= deadline => break,
-                Err(std_mpsc::TryRecvError::Empty) => sleep(LOOK_EVERY).await,
-            }
-        }
+        let mut reports = answers(&receiver, shards.len()).await;
         reports.sort_by_key(|report| report.shard);
         let stuck = (0..shards.len()).filter(|&index| !reports.iter().any(|report| report.shard == index)).collect();
         Self { shards: reports, stuck }
@@ -53,6 +44,21 @@ impl Reports {
         self.shards.iter().for_each(|report| totals.merge(&report.metrics));
         totals
     }
+}
+
+/// Up to `count` answers of data threads, as they come within [`WITHIN`].
+pub(super) async fn answers<T>(receiver: &std_mpsc::Receiver<T>, count: usize) -> Vec<T> {
+    let deadline = Instant::now() + WITHIN;
+    let mut answers = Vec::with_capacity(count);
+    while answers.len() < count {
+        match receiver.try_recv() {
+            Ok(answer) => answers.push(answer),
+            Err(std_mpsc::TryRecvError::Disconnected) => break,
+            Err(std_mpsc::TryRecvError::Empty) if Instant::now() >= deadline => break,
+            Err(std_mpsc::TryRecvError::Empty) => sleep(LOOK_EVERY).await,
+        }
+    }
+    answers
 }
 
 #[cfg(test)]
