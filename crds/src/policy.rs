@@ -261,7 +261,7 @@ pub struct Route {
 /// Which requests of a split go the same way, as long as nothing is full, down or written anew.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SplitBy {
-    /// Those of one conversation: the same model, system prompt and first message of the user.
+    /// Those of one conversation: the same caller and the same first message of the user.
     #[default]
     Conversation,
     /// Those of one tenant.

@@ -4,7 +4,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use config::snapshot::{DestinationKind, Pool, PoolScope, ServedModel, Snapshot};
-use policy::{Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rule, RuleIndex, Signal, Target};
+use policy::{
+    Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, Rule, RuleIndex, Signal, Target,
+    UpstreamHeader,
+};
 use predictor::fleet::{Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
 use predictor::ttft::Prediction;
@@ -14,6 +17,10 @@ use crate::error::Refused;
 use crate::http1::head::Headers;
 use crate::openai::{Request, prompt};
 use crate::plan::{EndpointId, Plan};
+
+mod shadow;
+
+pub(crate) use shadow::{Shadowed, shadow};
 
 /// What a request asks, as far as the decision goes.
 pub(crate) struct Question<'a> {
@@ -37,6 +44,16 @@ pub(crate) struct Choice<'p> {
     pub(crate) overlap_tokens: u32,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) chain: Chain,
+}
+
+impl Choice<'_> {
+    /// What the rule changes in the request on its way; nothing for one that no rule routed.
+    pub(crate) fn changes<'p>(&self, pool: &'p Pool) -> (&'p [Rewrite], &'p [UpstreamHeader]) {
+        match &pool.program.rule(self.rule).action {
+            Action::Route(route) if !self.upstream_model.is_empty() => (&route.rewrite, &route.headers),
+            Action::Route(_) | Action::Deny(_) => (&[], &[]),
+        }
+    }
 }
 
 /// What this thread knows about endpoints.
@@ -104,39 +121,63 @@ pub(crate) fn decide<'p>(
     if question.request.model.is_empty() {
         return decide_without_model(pool, question, knowledge);
     }
-    let program = &pool.program;
-    let mut facts = question.facts;
-    let first_model = first_upstream_model(&knowledge.plan.snapshot, pool, facts.model);
-    let first = knowledge.prompt(question, first_model.unwrap_or(facts.model));
-    facts.prompt_tokens = f64::from(knowledge.memory.prompts.all[first].overlaps.prompt_tokens());
-
-    let rule = program.match_rule(&facts);
-    let targets = program.targets(rule, facts.model);
-    let mut seats = std::mem::take(&mut knowledge.memory.seats);
-    for &target in targets {
-        seat_endpoints(pool, target, question, knowledge, &mut seats);
-    }
-    let judged = judge(pool, rule, &facts, &seats, question, knowledge, Suspects::Avoided);
-    let judged = match judged {
-        Err(Refusal::NoReadyEndpoint) => judge(pool, rule, &facts, &seats, question, knowledge, Suspects::Allowed),
-        Ok(_) | Err(_) => judged,
-    };
+    let facts = facts_of(pool, question, knowledge);
+    let rule = pool.program.match_rule(&facts);
+    let (seats, judged) = judge_seats(pool, rule, &facts, question, knowledge);
     let outcome = match judged {
         Ok(index) => Ok(choice(pool, &seats[index], rule, knowledge)),
         Err(refusal) => Err(refused(pool, rule, facts.model, &refusal)),
     };
-    seats.clear();
-    knowledge.memory.seats = seats;
-    knowledge.memory.prompts.used = 0;
+    release(seats, knowledge);
     outcome
 }
 
-/// A request that names no model goes to the pool's first ready endpoint; no rule can say anything about it.
+/// The facts with the prompt's length, as the first server of the model would count it.
+fn facts_of<'q>(pool: &Pool, question: &Question<'q>, knowledge: &mut Knowledge<'_, '_>) -> policy::Request<'q> {
+    let mut facts = question.facts;
+    let first_model = first_upstream_model(&knowledge.plan.snapshot, pool, facts.model);
+    let first = knowledge.prompt(question, first_model.unwrap_or(facts.model));
+    facts.prompt_tokens = f64::from(knowledge.memory.prompts.all[first].overlaps.prompt_tokens());
+    facts
+}
+
+/// The endpoints that a rule considers, and which of them answers. They go back by [`release`].
+fn judge_seats(
+    pool: &Pool,
+    rule: RuleIndex,
+    facts: &policy::Request<'_>,
+    question: &Question<'_>,
+    knowledge: &mut Knowledge<'_, '_>,
+) -> (Vec<Seat>, Result<usize, Refusal<'static>>) {
+    let mut seats = std::mem::take(&mut knowledge.memory.seats);
+    for &target in pool.program.targets(rule, facts.model) {
+        seat_endpoints(pool, target, question, knowledge, &mut seats);
+    }
+    let judged = judge(pool, rule, facts, &seats, question, knowledge, Suspects::Avoided);
+    let judged = match judged {
+        Err(Refusal::NoReadyEndpoint) => judge(pool, rule, facts, &seats, question, knowledge, Suspects::Allowed),
+        Ok(_) | Err(_) => judged,
+    };
+    (seats, judged)
+}
+
+fn release(mut seats: Vec<Seat>, knowledge: &mut Knowledge<'_, '_>) {
+    seats.clear();
+    knowledge.memory.seats = seats;
+    knowledge.memory.prompts.used = 0;
+}
+
+/// A request that names no model goes to the pool's first ready endpoint. Of rules, only a refusal can say anything about it.
 fn decide_without_model<'p>(
     pool: &'p Pool,
     question: &Question<'_>,
     knowledge: &Knowledge<'_, 'p>,
 ) -> Result<Choice<'p>, Refused> {
+    let rule = pool.program.match_rule(&question.facts);
+    if let Action::Deny(deny) = &pool.program.rule(rule).action {
+        let refusal = Refusal::Denied { status: deny.status, code: "", message: "" };
+        return Err(refused(pool, rule, "", &refusal));
+    }
     let sets = pool.destinations.iter().enumerate().filter_map(|(index, destination)| match destination.kind {
         DestinationKind::WorkerSet(set) => Some((index, knowledge.plan.worker_sets.get(set)?)),
         DestinationKind::Provider(_) => None,
@@ -151,7 +192,7 @@ fn decide_without_model<'p>(
     Ok(Choice {
         endpoint,
         target: Target { destination, model: 0 },
-        rule: pool.program.match_rule(&question.facts),
+        rule,
         upstream_model: "",
         prompt_tokens: 0,
         overlap_tokens: 0,

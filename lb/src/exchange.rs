@@ -5,12 +5,13 @@ use std::rc::Rc;
 
 use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
-use policy::{Api, Streaming};
+use policy::Api;
 use predictor::fleet::{Attempt, Ended};
 
+use crate::ask;
 use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::conn::{Client, EventNames, LocalAnswer};
-use crate::decide::{self, Choice, HeadersOf, Knowledge, Question};
+use crate::decide::Choice;
 use crate::error::{Refused, UpstreamError};
 use crate::flight::{Flight, Retry};
 use crate::forward::{self, Cut, End, Forwarded, Presentation};
@@ -146,11 +147,12 @@ async fn route<'p>(
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
+    record.entry.shadow = ask::shadow(shard, client, &routed, &message);
     let mut tried = Tried::default();
     let mut last = Last::default();
     let mut retry = None;
     loop {
-        let choice = match decide_once(shard, client, &routed, &message, tried.ids()) {
+        let choice = match ask::decide(shard, client, &routed, &message, tried.ids()) {
             Ok(choice) => choice,
             Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
         };
@@ -162,13 +164,16 @@ async fn route<'p>(
         }
         tried.push(choice.endpoint.spec.id);
         let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
+        let (rewrites, headers) = choice.changes(routed.pool);
         let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
+        let edits = edits.rewriting(rewrites, routed.api, &routed.request, message.body());
         let upstream = Upstream {
             endpoint: &choice.endpoint,
             edits: &edits,
             request_id: &record.entry.request_id,
             target: routed.target.as_deref(),
             encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
+            headers,
         };
         match upstream::attempt(shard, client, &upstream, &mut message).await {
             Ok(answer) if is_refusal(answer.head.status) => {
@@ -301,45 +306,6 @@ fn failure_of(error: UpstreamError) -> Option<Failure> {
         UpstreamError::BadAnswer => Failure::BadAnswer,
         UpstreamError::OutOfSockets => return None,
     })
-}
-
-fn decide_once<'p>(
-    shard: &Shard,
-    client: &Client,
-    routed: &Routed<'p>,
-    message: &Message,
-    tried: &[EndpointId],
-) -> Result<Choice<'p>, Refused> {
-    let headers = HeadersOf { headers: &client.head.headers, buffer: &message.bytes };
-    let now_us = io::now_us();
-    let question = Question {
-        request: &routed.request,
-        body: message.body(),
-        facts: policy::Request {
-            model: &routed.request.model,
-            tenant: routed.tenant,
-            tags: &routed.tags,
-            api: routed.api,
-            stream: match routed.request.delivery {
-                Delivery::Streamed => Streaming::Yes,
-                Delivery::Whole => Streaming::No,
-            },
-            prompt_tokens: f64::NAN,
-            headers: &headers,
-            conversation: None,
-        },
-        now_us,
-        seed: shard.next_request_id(),
-        tried,
-    };
-    let mut knowledge = Knowledge {
-        plan: routed.plan,
-        table: &shard.table.borrow(),
-        fleet: &mut shard.fleet.borrow_mut(),
-        memory: &mut shard.memory.borrow_mut(),
-        block_bytes: shard.settings.block_bytes,
-    };
-    decide::decide(routed.pool, &question, &mut knowledge)
 }
 
 /// Step 7: the answer goes to the client; what it teaches is kept.

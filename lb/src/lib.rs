@@ -3,6 +3,7 @@
 //! Reading order: `server` (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
 //! eight steps), then the rooms each step enters.
 
+mod ask;
 mod body;
 pub mod cli;
 mod conn;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use config::snapshot::ResourceId;
 
+use crate::decide::Shadowed;
 use crate::endpoints::Endpoint;
 use crate::http1::rewrite::push_decimal;
 use crate::openai::Usage;
@@ -28,6 +29,8 @@ pub(crate) struct Entry<'p> {
     pub(crate) rule: &'p str,
     /// The exclude entry that refused it.
     pub(crate) exclude: String,
+    /// What a rule in shadow would have done.
+    pub(crate) shadow: Option<Shadowed<'p>>,
     pub(crate) destination: &'p str,
     pub(crate) endpoint: Option<Rc<Endpoint>>,
     pub(crate) tags: Vec<&'p str>,
@@ -73,6 +76,11 @@ impl Entry<'_> {
         }
         line.some_text(",\"rule\":", self.rule);
         line.some_text(",\"exclude\":", &self.exclude);
+        if let Some(shadow) = &self.shadow {
+            line.text(",\"shadow_rule\":", shadow.rule);
+            line.some_text(",\"shadow_destination\":", shadow.destination);
+            line.some_text(",\"shadow_error\":", shadow.error);
+        }
         line.some_text(",\"destination\":", self.destination);
         line.some_text(",\"endpoint\":", self.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.name.as_str()));
         line.texts(",\"tags\":[", &self.tags);

@@ -1,6 +1,6 @@
 //! What a data thread counts. One writer, no atomics: the control thread asks for a copy ([`ShardReport`]) and adds up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use ahash::RandomState;
 
@@ -204,12 +204,22 @@ pub(crate) struct Metrics {
     pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
     pub(crate) series: SeriesTable,
+    /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
+    pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
 pub(crate) const PREDICTION_ERROR_BOUNDS: [f64; 5] = [0.05, 0.1, 0.2, 0.5, 1.0];
 
 impl Metrics {
+    /// Counts what a rule in shadow would have done. Names of rules that are gone stay, within a bound.
+    pub(crate) fn shadow(&mut self, rule: &str, destination: &str, error: &str) {
+        let key = [rule, destination, error].map(Box::from);
+        if self.shadowed.len() < SERIES_MAX || self.shadowed.contains_key(&key) {
+            *self.shadowed.entry(key).or_default() += 1;
+        }
+    }
+
     /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections_accepted += other.connections_accepted;
@@ -231,6 +241,9 @@ impl Metrics {
         self.upstream_reuses += other.upstream_reuses;
         self.log_lines_dropped += other.log_lines_dropped;
         self.peer_batches_dropped += other.peer_batches_dropped;
+        for (key, n) in &other.shadowed {
+            *self.shadowed.entry(key.clone()).or_default() += n;
+        }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;
         }

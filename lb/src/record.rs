@@ -99,6 +99,9 @@ impl<'p> Record<'p> {
                 counts.ttft.observe_us(ttft_us);
             }
         }
+        if let Some(shadow) = &entry.shadow {
+            shard.metrics.borrow_mut().shadow(shadow.rule, shadow.destination, shadow.error);
+        }
         if shard.settings.access_log == AccessLog::On {
             shard.log(&self.entry);
         }

@@ -2,6 +2,8 @@
 
 use std::rc::Rc;
 
+use policy::UpstreamHeader;
+
 use crate::body::{BodyEncoding, Message};
 use crate::conn::Client;
 use crate::endpoints::Endpoint;
@@ -52,6 +54,8 @@ pub(crate) struct Upstream<'a> {
     pub(crate) target: Option<&'a [u8]>,
     /// The answer must not be compressed: it is to be read.
     pub(crate) encoding: Encoding,
+    /// What the rule adds, each in place of what the client sent under its name.
+    pub(crate) headers: &'a [UpstreamHeader],
 }
 
 /// Whether `Accept-Encoding` travels on.
@@ -240,10 +244,14 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
             (_, BodyEncoding::Removed) => !known.speaks_of_encoded_body(),
             (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
         };
-        if kept {
+        let replaced = || upstream.headers.iter().any(|ours| name.eq_ignore_ascii_case(ours.name.as_bytes()));
+        if kept && !replaced() {
             push_header(to, name, value);
         }
     });
+    for UpstreamHeader { name, value } in upstream.headers {
+        push_header(to, name.as_bytes(), value.as_bytes());
+    }
     // An empty body is told where the client did, and where one is expected (RFC 9110, 8.6).
     let told = client.head.headers.first(bytes, Name::ContentLength).is_some();
     if body_bytes > 0 || told || client.head.method == Method::Post {

@@ -85,7 +85,7 @@ pub enum Refusal<'p> {
     },
 }
 
-impl Refusal<'_> {
+impl<'p> Refusal<'p> {
     /// HTTP status of the answer.
     #[must_use]
     pub fn status(&self) -> u16 {
@@ -99,7 +99,7 @@ impl Refusal<'_> {
 
     /// Machine-readable code of the answer.
     #[must_use]
-    pub fn code(&self) -> &str {
+    pub fn code(&self) -> &'p str {
         match self {
             Refusal::ModelNotFound => "model_not_found",
             Refusal::NoReadyEndpoint => "no_ready_endpoint",

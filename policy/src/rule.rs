@@ -339,6 +339,7 @@ pub struct Program {
     windows_s: Vec<u16>,
     external: bool,
     shadow: bool,
+    splits_conversations: bool,
 }
 
 /// Targets by the name asked for.
@@ -393,6 +394,7 @@ impl Program {
             windows_s: windows.into_iter().collect(),
             external: external_in_play(&destinations, &rules),
             shadow: rules.iter().any(|rule| rule.mode == Mode::Shadow),
+            splits_conversations: splits_conversations(&rules),
             signals,
             destinations,
             rules,
@@ -481,8 +483,13 @@ impl Program {
     /// Whether some split keeps conversations together, so that requests must tell theirs.
     #[must_use]
     pub fn splits_conversations(&self) -> bool {
-        routes(&self.rules)
-            .any(|route| route.split_by == SplitBy::Conversation && route.select.iter().any(|s| s.weight.is_some()))
+        self.splits_conversations
+    }
+
+    /// Whether some rule is in shadow.
+    #[must_use]
+    pub fn has_shadow(&self) -> bool {
+        self.shadow
     }
 
     /// Whether some rule may send a request to a provider, so that prompts must be scanned for personal data.
@@ -541,6 +548,11 @@ fn routes(rules: &[Rule]) -> impl Iterator<Item = &Route> {
         Action::Route(route) => Some(route),
         Action::Deny(_) => None,
     })
+}
+
+fn splits_conversations(rules: &[Rule]) -> bool {
+    routes(rules)
+        .any(|route| route.split_by == SplitBy::Conversation && route.select.iter().any(|s| s.weight.is_some()))
 }
 
 fn tags_of(rules: &[Rule]) -> Vec<String> {

@@ -260,6 +260,11 @@ impl Page {
             (labels, counts.requests)
         });
         out.counters("kinference_requests", "Requests that ended", samples)?;
+        let shadowed = m.shadowed.iter().map(|([rule, destination, error], count)| {
+            let labels = [("rule", rule), ("destination", destination), ("error", error)];
+            (labels.map(|(label, value)| (label, value.to_string())).to_vec(), *count)
+        });
+        out.counters("kinference_shadow_decisions", "What rules in mode Shadow would have done", shadowed)?;
         out.counter("kinference_requests_local", "Requests answered without an upstream", m.requests_local)?;
         out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
         out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;

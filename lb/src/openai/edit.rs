@@ -1,8 +1,12 @@
-//! The splices that make the client's body the upstream's: `model` and `stream_options.include_usage`, nothing else.
+//! The splices that make the client's body the upstream's: `model`, `stream_options.include_usage`, and the sampling
+//! parameters that a rule changes; nothing else.
 
 use std::ops::Range;
 
+use policy::{Api, Rewrite};
+
 use super::request::{Delivery, Request, Written};
+use super::rewrite;
 use super::scan::{self, Kind, push_json_string};
 use crate::io::Out;
 
@@ -46,6 +50,16 @@ impl Edits {
         }
         splices.sort_by_key(|splice| splice.at.start);
         Self { splices }
+    }
+
+    /// The same with the parameters that a rule changes.
+    pub(crate) fn rewriting(mut self, rewrites: &[Rewrite], api: Api, request: &Request, body: &[u8]) -> Self {
+        if rewrites.is_empty() {
+            return self;
+        }
+        rewrite::changes(rewrites, api, request, body, |at, with| self.splices.push(Splice { at, with }));
+        self.splices.sort_by_key(|splice| splice.at.start);
+        self
     }
 
     /// Bytes of the edited body.

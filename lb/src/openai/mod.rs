@@ -7,6 +7,7 @@ pub(crate) mod form;
 pub(crate) mod prompt;
 pub(crate) mod request;
 pub(crate) mod response;
+mod rewrite;
 pub(crate) mod scan;
 pub(crate) mod sse;
 

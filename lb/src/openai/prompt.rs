@@ -6,6 +6,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
+use xxhash_rust::xxh3::Xxh3;
 
 use super::request::{Purpose, Request};
 use super::scan::{self, Cursor, Kind, Value};
@@ -62,6 +63,33 @@ pub(crate) enum Media {
     Audio,
     /// Anything else.
     Other,
+}
+
+/// Most bytes of a first message that tell conversations apart.
+const FIRST_MESSAGE_BYTES_MAX: usize = 2 << 10;
+
+/// A number that the requests of one conversation share: that of the user's first message, which comes back with every turn,
+/// and of the caller. `None` when there is no text of a user.
+pub(crate) fn conversation(request: &Request, body: &[u8], tenant: &str) -> Option<u64> {
+    let mut hash = Xxh3::new();
+    hash.update(tenant.as_bytes());
+    let (mut speaker, mut left, mut spoken) = (Role::User, FIRST_MESSAGE_BYTES_MAX, false);
+    walk(request, body, &mut |piece| match piece {
+        Piece::Turn(role) => {
+            // What follows the first message is not looked at.
+            left = if spoken { 0 } else { left };
+            speaker = role;
+        }
+        Piece::Text(said) | Piece::Plain(said) | Piece::Json(said) | Piece::Media(_, said) | Piece::TokenIds(said) => {
+            if speaker == Role::User && left > 0 {
+                let said = &said[..said.len().min(left)];
+                hash.update(said);
+                left -= said.len();
+                spoken = true;
+            }
+        }
+    });
+    spoken.then(|| hash.digest())
 }
 
 /// Calls `each` with the pieces of the prompt.

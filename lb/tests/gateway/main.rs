@@ -7,6 +7,7 @@
 #[macro_use]
 mod support;
 
+mod changes;
 mod config_reload;
 mod faults;
 mod handover;
