@@ -6,23 +6,39 @@ use policy::Streaming;
 use crate::body::Message;
 use crate::conn::Client;
 use crate::decide::{self, Choice, HeadersOf, Knowledge, Question, Shadowed};
+use crate::decisions::Asked;
 use crate::error::Refused;
 use crate::io;
 use crate::openai::prompt;
 use crate::openai::request::Delivery;
 use crate::plan::EndpointId;
+use crate::record::Record;
 use crate::routed::Routed;
 use crate::shard::Shard;
 
-/// Step 5 of an exchange.
+/// Step 5 of an exchange. The decision is kept with its reasons, and `record` told which one it is.
 pub(crate) fn decide<'p>(
     shard: &Shard,
     client: &Client,
     routed: &Routed<'p>,
     message: &Message,
     tried: &[EndpointId],
+    record: &mut Record<'p>,
 ) -> Result<Choice<'p>, Refused> {
-    ask(shard, client, routed, message, tried, decide::decide)
+    let decided = ask(shard, client, routed, message, tried, decide::decide);
+    let asked = Asked {
+        request_id: &record.entry.request_id,
+        tenant: routed.tenant,
+        model: &record.entry.model,
+        tags: &routed.tags,
+        shadow_rule: record.entry.shadow.map(|shadow| shadow.rule),
+        attempt: u32::try_from(tried.len()).unwrap_or(u32::MAX),
+        at_us: io::now_us(),
+    };
+    let mut memory = shard.memory.borrow_mut();
+    let number = shard.decisions.borrow_mut().keep(routed.plan, routed.pool_index, &asked, memory.reasons());
+    record.decision = Some(number);
+    decided
 }
 
 /// What a rule in shadow would do.

@@ -12,6 +12,7 @@ use predictor::fleet::{Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
 use predictor::ttft::Prediction;
 
+use crate::decisions::{Outcome, Reasons, Seen};
 use crate::endpoints::{Endpoint, Table};
 use crate::error::Refused;
 use crate::http1::head::Headers;
@@ -73,12 +74,19 @@ pub(crate) struct Memory {
     chains: Vec<Chain>,
     seats: Vec<Seat>,
     views: Vec<View<'static>>,
+    /// Those of the last decision.
+    reasons: Reasons,
 }
 
 /// Most chains kept for later decisions.
 const CHAINS_KEPT_MAX: usize = 64;
 
 impl Memory {
+    /// Why the last decision came out as it did.
+    pub(crate) fn reasons(&mut self) -> &mut Reasons {
+        &mut self.reasons
+    }
+
     /// Gives a chain back.
     pub(crate) fn recycle(&mut self, chain: Chain) {
         if self.chains.len() < CHAINS_KEPT_MAX {
@@ -118,18 +126,38 @@ pub(crate) fn decide<'p>(
     question: &Question<'_>,
     knowledge: &mut Knowledge<'_, 'p>,
 ) -> Result<Choice<'p>, Refused> {
+    knowledge.memory.reasons.clear();
     if question.request.model.is_empty() {
         return decide_without_model(pool, question, knowledge);
     }
     let facts = facts_of(pool, question, knowledge);
     let rule = pool.program.match_rule(&facts);
     let (seats, judged) = judge_seats(pool, rule, &facts, question, knowledge);
+    let reasons = &mut knowledge.memory.reasons;
+    reasons.rule = Some(rule);
+    reasons.prompt_tokens = facts.prompt_tokens as u32;
     let outcome = match judged {
-        Ok(index) => Ok(choice(pool, &seats[index], rule, knowledge)),
-        Err(refusal) => Err(refused(pool, rule, facts.model, &refusal)),
+        Ok(index) => {
+            reasons.outcome = Outcome::Chosen;
+            Ok(choice(pool, &seats[index], rule, knowledge))
+        }
+        Err(refusal) => {
+            reasons.outcome = Outcome::Refused(reason(&refusal));
+            Err(refused(pool, rule, facts.model, &refusal))
+        }
     };
     release(seats, knowledge);
     outcome
+}
+
+/// A refusal in one word; a rule's own code is for the client.
+fn reason(refusal: &Refusal<'_>) -> &'static str {
+    match refusal {
+        Refusal::ModelNotFound => "model_not_found",
+        Refusal::NoReadyEndpoint => "no_ready_endpoint",
+        Refusal::Overloaded { .. } => "overloaded",
+        Refusal::Denied { .. } => "denied",
+    }
 }
 
 /// The facts with the prompt's length, as the first server of the model would count it.
@@ -264,7 +292,7 @@ fn judge(
     knowledge: &mut Knowledge<'_, '_>,
     suspects: Suspects,
 ) -> Result<usize, Refusal<'static>> {
-    let Memory { scratch, prompts, views: kept_views, .. } = &mut *knowledge.memory;
+    let Memory { scratch, prompts, views: kept_views, reasons, .. } = &mut *knowledge.memory;
     let fleet = &*knowledge.fleet;
     let mut views = emptied(std::mem::take(kept_views));
     views.extend(seats.iter().map(|seat| View {
@@ -276,6 +304,15 @@ fn judge(
         prediction: Cell::new(None),
     }));
     let decision = policy::decide(&pool.program, rule, facts, &views, question.seed, scratch);
+    let outcomes = views.iter().zip(scratch.verdicts()).zip(scratch.ranks());
+    reasons.judged(outcomes.map(|((view, &verdict), &rank)| Seen {
+        endpoint: view.seat.endpoint.spec.id,
+        target: view.seat.target,
+        verdict,
+        rank,
+        predicted_ttft_us: view.prediction.get().flatten().map(|prediction| prediction.ttft_us),
+        overlap_tokens: view.overlaps.overlap_tokens(view.id()),
+    }));
     *kept_views = emptied(views);
     match decision {
         Decision::Chosen { candidate, .. } => Ok(candidate),

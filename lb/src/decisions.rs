@@ -49,8 +49,6 @@ pub(crate) enum Outcome {
 #[derive(Debug, Default)]
 pub(crate) struct Reasons {
     pub(crate) rule: Option<RuleIndex>,
-    /// A rule in shadow that would have decided in its place.
-    pub(crate) shadow: Option<RuleIndex>,
     pub(crate) outcome: Outcome,
     pub(crate) prompt_tokens: u32,
     pub(crate) candidates: Vec<Seen>,
@@ -89,6 +87,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) tenant: &'a str,
     pub(crate) model: &'a str,
     pub(crate) tags: &'a [&'a str],
+    /// The rule in shadow that would have taken the request.
+    pub(crate) shadow_rule: Option<&'a str>,
     /// 0 for the first attempt.
     pub(crate) attempt: u32,
     pub(crate) at_us: u64,
@@ -126,6 +126,7 @@ struct Kept {
     tenant: String,
     model: String,
     tags: String,
+    shadow_rule: Option<String>,
     attempt: u32,
     at_us: u64,
     reasons: Reasons,
@@ -166,6 +167,7 @@ impl Decisions {
             }
             kept.tags.push_str(tag);
         }
+        kept.shadow_rule = asked.shadow_rule.map(str::to_owned);
         kept.attempt = asked.attempt;
         kept.at_us = asked.at_us;
         kept.ended = None;
@@ -240,6 +242,7 @@ impl Kept {
             tenant: String::new(),
             model: String::new(),
             tags: String::new(),
+            shadow_rule: None,
             attempt: 0,
             at_us: 0,
             reasons: Reasons::default(),
@@ -249,21 +252,17 @@ impl Kept {
 
     fn report(&self, thread: usize, now_us: u64, now_unix_ms: u64) -> DecisionReport {
         let pool = self.plan.snapshot.pools.get(self.pool);
-        let rule = |index: Option<RuleIndex>| {
-            let rule = pool.zip(index).map(|(pool, index)| pool.program.rule(index));
-            rule.map(|rule| (rule.policy.to_string(), rule.name.clone()))
-        };
+        let rule = pool.zip(self.reasons.rule).map(|(pool, index)| pool.program.rule(index));
         let candidates = self.reasons.candidates.iter().map(|seen| self.candidate(pool, seen)).collect();
-        let (policy, name) = rule(self.reasons.rule).unwrap_or_default();
         DecisionReport {
             thread,
             time_unix_ms: now_unix_ms.saturating_sub(now_us.saturating_sub(self.at_us) / 1_000),
             request_id: self.request_id.clone(),
             attempt: self.attempt,
             pool: pool.map(|pool| pool.id.to_string()).unwrap_or_default(),
-            policy,
-            rule: name,
-            shadow_rule: rule(self.reasons.shadow).map(|(_, name)| name),
+            policy: rule.map(|rule| rule.policy.clone()).unwrap_or_default(),
+            rule: rule.map(|rule| rule.name.clone()).unwrap_or_default(),
+            shadow_rule: self.shadow_rule.clone(),
             tenant: self.tenant.clone(),
             model: self.model.clone(),
             tags: self.tags.split_ascii_whitespace().map(str::to_owned).collect(),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
@@ -54,7 +55,7 @@ pub(crate) async fn run(shard: &Rc<Shard>, client: &mut Client) -> After {
         Ok(message) => {
             record.received_us = io::now_us();
             record.entry.request_bytes = (message.body_end - message.body_start) as u64;
-            answer(shard, client, plan.as_deref().map(AsRef::as_ref), message, &mut record).await
+            answer(shard, client, plan.as_ref(), message, &mut record).await
         }
         Err(NoBody::Refused(refused)) => refuse(shard, client, &mut record, &refused).await,
         Err(NoBody::Gone) => {
@@ -97,7 +98,7 @@ impl Drop for OpenExchange {
 async fn answer<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    plan: Option<&'p Plan>,
+    plan: Option<&'p Rc<Arc<Plan>>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
@@ -152,7 +153,7 @@ async fn route<'p>(
     let mut last = Last::default();
     let mut retry = None;
     loop {
-        let choice = match ask::decide(shard, client, &routed, &message, tried.ids()) {
+        let choice = match ask::decide(shard, client, &routed, &message, tried.ids(), record) {
             Ok(choice) => choice,
             Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
         };

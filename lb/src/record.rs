@@ -5,6 +5,7 @@ use policy::Api;
 
 use crate::conn::Client;
 use crate::decide::Choice;
+use crate::decisions::Ended;
 use crate::error::Refused;
 use crate::http1::Name;
 use crate::io;
@@ -24,6 +25,8 @@ pub(crate) struct Record<'p> {
     pub(crate) api: Api,
     /// The model asked for is a configured name: it may be a label.
     pub(crate) known_model: bool,
+    /// Its last decision, by the number it is kept under.
+    pub(crate) decision: Option<u64>,
 }
 
 /// When a request began, and what it is called.
@@ -49,7 +52,7 @@ impl<'p> Record<'p> {
     pub(crate) fn new(begun: Begun) -> Self {
         let Begun { request_id, started_us } = begun;
         let entry = Entry { outcome: "bad_request", request_id, ..Entry::default() };
-        Self { entry, started_us, received_us: started_us, api: Api::Other, known_model: false }
+        Self { entry, started_us, received_us: started_us, api: Api::Other, known_model: false, decision: None }
     }
 
     pub(crate) fn chosen(&mut self, pool: &'p Pool, plan: &'p Plan, choice: &Choice<'p>) {
@@ -101,6 +104,9 @@ impl<'p> Record<'p> {
         }
         if let Some(shadow) = &entry.shadow {
             shard.metrics.borrow_mut().shadow(shadow.rule, shadow.destination, shadow.error);
+        }
+        if let Some(number) = self.decision {
+            shard.decisions.borrow_mut().ended(number, Ended::of(entry));
         }
         if shard.settings.access_log == AccessLog::On {
             shard.log(&self.entry);

@@ -1,5 +1,8 @@
 //! From a received message to a request that belongs to a pool: path, caller, body, tags (steps 2 to 4).
 
+use std::rc::Rc;
+use std::sync::Arc;
+
 use config::snapshot::Pool;
 use policy::Api;
 
@@ -22,7 +25,8 @@ const MODEL_LOGGED_BYTES_MAX: usize = 200;
 
 /// A request that is read and belongs to a pool.
 pub(crate) struct Routed<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a Rc<Arc<Plan>>,
+    pub(crate) pool_index: usize,
     pub(crate) pool: &'a Pool,
     pub(crate) api: Api,
     pub(crate) request: Request,
@@ -43,7 +47,7 @@ pub(crate) enum Read<'a> {
 pub(crate) async fn read<'a>(
     shard: &Shard,
     client: &Client,
-    plan: &'a Plan,
+    plan: &'a Rc<Arc<Plan>>,
     message: &mut Message,
     record: &mut Record<'a>,
 ) -> Result<Read<'a>, Refused> {
@@ -85,7 +89,7 @@ fn read_head<'a>(
 /// Body, pool, tags.
 fn read_body<'a>(
     client: &Client,
-    plan: &'a Plan,
+    plan: &'a Rc<Arc<Plan>>,
     message: &Message,
     record: &mut Record<'a>,
 ) -> Result<Routed<'a>, Refused> {
@@ -114,5 +118,5 @@ fn read_body<'a>(
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
     let tenant = record.entry.tenant;
-    Ok(Routed { plan, pool, api, request, tenant, tags, target, usage_asked })
+    Ok(Routed { plan, pool_index, pool, api, request, tenant, tags, target, usage_asked })
 }

@@ -134,7 +134,11 @@ fn tell_result(out: &mut String, decision: &Value, candidates: &[Value]) {
     let others = candidates.iter().skip(1).filter(|candidate| candidate["verdict"] == "ranked");
     let rank = |candidate: &Value| candidate["rank"].as_f64().unwrap_or(f64::INFINITY);
     if let Some(best) = others.min_by(|a, b| rank(a).total_cmp(&rank(b))) {
-        let _ = writeln!(out, "  best alternative: {}", candidate_line(best).split_whitespace().collect::<Vec<_>>().join(" "));
+        let _ = writeln!(
+            out,
+            "  best alternative: {}",
+            candidate_line(best).split_whitespace().collect::<Vec<_>>().join(" ")
+        );
     }
 }
 
@@ -145,9 +149,7 @@ mod tests {
 
     #[test]
     fn a_decision_is_told_with_what_came_of_it() {
-        let candidate = |endpoint: &str, verdict: &str, rank: f64| {
-            json!({ "endpoint": endpoint, "destination": "gpus", "verdict": verdict, "rank": rank, "predictedTtftMs": rank, "overlapTokens": 64 })
-        };
+        let candidate = |endpoint: &str, verdict: &str, rank: f64| json!({ "endpoint": endpoint, "destination": "gpus", "verdict": verdict, "rank": rank, "predictedTtftMs": rank, "overlapTokens": 64 });
         let value = json!({ "decisions": [{
             "requestId": "r-1", "attempt": 1, "time": "2026-11-30T00:00:00.000Z", "model": "m", "tenant": "alice", "tags": ["pii"],
             "promptTokens": 100, "pool": "default/chat", "policy": "p", "rule": "local", "endpoint": "a:1",

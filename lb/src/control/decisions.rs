@@ -46,7 +46,7 @@ pub(super) async fn collect(shards: &[ShardHandle], wanted: &Wanted) -> Vec<Deci
         let _ = shard.send(ToShard::Decisions(wanted.clone(), sender.clone()));
     }
     drop(sender);
-    let mut all: Vec<DecisionReport> = answers(&receiver, shards.len()).await.into_iter().flatten().collect();
+    let mut all: Vec<DecisionReport> = answers(receiver, shards.len()).await.into_iter().flatten().collect();
     all.sort_by_key(|decision| (std::cmp::Reverse(decision.time_unix_ms), std::cmp::Reverse(decision.attempt)));
     all.truncate(wanted.count_max());
     all

@@ -8,8 +8,8 @@
 mod access_log;
 mod admin;
 pub(crate) mod certificates;
-pub mod door;
 mod decisions;
+pub mod door;
 mod endpoints;
 mod exposition;
 mod fetch;

@@ -32,7 +32,7 @@ impl Reports {
             let _ = shard.send(ToShard::Report(sender.clone()));
         }
         drop(sender);
-        let mut reports = answers(&receiver, shards.len()).await;
+        let mut reports = answers(receiver, shards.len()).await;
         reports.sort_by_key(|report| report.shard);
         let stuck = (0..shards.len()).filter(|&index| !reports.iter().any(|report| report.shard == index)).collect();
         Self { shards: reports, stuck }
@@ -47,7 +47,7 @@ impl Reports {
 }
 
 /// Up to `count` answers of data threads, as they come within [`WITHIN`].
-pub(super) async fn answers<T>(receiver: &std_mpsc::Receiver<T>, count: usize) -> Vec<T> {
+pub(super) async fn answers<T>(receiver: std_mpsc::Receiver<T>, count: usize) -> Vec<T> {
     let deadline = Instant::now() + WITHIN;
     let mut answers = Vec::with_capacity(count);
     while answers.len() < count {

@@ -9,6 +9,7 @@ mod support;
 
 mod changes;
 mod config_reload;
+mod decisions;
 mod faults;
 mod handover;
 mod http;

@@ -276,6 +276,7 @@ impl Gateway {
     }
 
     /// Its process.
+    #[allow(dead_code, reason = "the simulation, which shares this file, looks at the process's sockets")]
     pub(crate) fn process(&self) -> u32 {
         self.child.id()
     }
