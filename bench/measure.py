@@ -102,9 +102,11 @@ class Started:
             self.stop(p)
 
     def start(self, core, command, env=None, **kw):
+        """Starts a command on a core, or on any when that is None."""
         kw.setdefault("stdout", subprocess.DEVNULL)
         kw.setdefault("stderr", subprocess.DEVNULL)
-        p = subprocess.Popen(["taskset", "-c", core, *command], start_new_session=True, env={**os.environ, **(env or {})}, **kw)
+        pinned = [] if core is None else ["taskset", "-c", core]
+        p = subprocess.Popen([*pinned, *command], start_new_session=True, env={**os.environ, **(env or {})}, **kw)
         self.all.append(p)
         return p
 

@@ -20,7 +20,7 @@ use engine::{
 
 use crate::{
     http::Target,
-    load::{Plan, Shape},
+    load::{Abandon, Plan, Shape},
     pace::Arrivals,
     report::Verdict,
     run::{self, Progress},
@@ -160,6 +160,12 @@ struct RunArgs {
     /// Turns of each conversation.
     #[arg(long, default_value_t = 5)]
     turns: u32,
+    /// Share of the clients that close their connection before they have their answer, 0 to 1.
+    #[arg(long, default_value_t = 0.0, value_parser = share)]
+    abandon_share: f64,
+    /// Longest time until such a client leaves; the moment is random.
+    #[arg(long, default_value = "100ms", value_parser = duration)]
+    abandon_within: Duration,
     /// How closely answers are checked.
     #[arg(long, value_enum, default_value_t = Strictness::Structure)]
     verify: Strictness,
@@ -294,6 +300,7 @@ impl RunArgs {
             threads: self.threads,
             strictness: self.verify,
             headers: self.header.concat(),
+            abandon: Abandon { share: self.abandon_share, within: self.abandon_within },
             seed: self.seed,
         }
     }

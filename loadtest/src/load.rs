@@ -16,6 +16,7 @@ use tokio::{sync::Semaphore, task::LocalSet, time::timeout};
 use crate::{
     http::{Broken, Connection, Media, Target, Usage},
     pace::{Arrivals, Schedule, Timer},
+    random::Random,
     sse::Events,
     tally::{Outcome, Tally},
     verify::{Check, Seen, Strictness},
@@ -62,8 +63,19 @@ pub struct Plan {
     pub strictness: Strictness,
     /// Further header lines, each ending in CR LF.
     pub headers: String,
+    /// Clients that leave before they have their answer.
+    pub abandon: Abandon,
     /// Seed of prompts and arrivals.
     pub seed: u64,
+}
+
+/// Some clients leave early: they close their connection at a random moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Abandon {
+    /// Share of the requests, 0 to 1.
+    pub share: f64,
+    /// From the sending to the leaving at most, evenly spread. Who has the answer before does not leave.
+    pub within: Duration,
 }
 
 /// Counts that can be read while the load runs.
@@ -126,6 +138,8 @@ struct Worker {
     next_target: Cell<usize>,
     connections: Semaphore,
     source: RefCell<Source>,
+    /// Who leaves, and when.
+    leaving: RefCell<Random>,
     tally: RefCell<Tally>,
     live: Arc<Live>,
     end: Instant,
@@ -150,6 +164,7 @@ impl Worker {
             next_target: Cell::new(share as usize),
             connections: Semaphore::new(usize::try_from(connections).unwrap_or(Semaphore::MAX_PERMITS)),
             source: RefCell::new(Source::new(plan.workload.clone(), seed)),
+            leaving: RefCell::new(Random::new(seed ^ u64::MAX)),
             tally: RefCell::default(),
             live,
             end: Instant::now() + plan.duration,
@@ -235,10 +250,8 @@ impl Worker {
         self.live.begun.fetch_add(1, Ordering::Relaxed);
         let ask = self.source.borrow_mut().ask();
         let mut check = Check::new(self.plan.strictness, self.plan.workload.api, &ask);
-        let outcome = match timeout(self.plan.timeout, self.converse(due, &ask, &mut check)).await {
-            Ok(outcome) => outcome,
-            Err(_elapsed) => Outcome::Timeout,
-        };
+        let (patience, otherwise) = self.patience();
+        let outcome = timeout(patience, self.converse(due, &ask, &mut check)).await.unwrap_or(otherwise);
         if outcome == Outcome::Right {
             let mut tally = self.tally.borrow_mut();
             tally.duration.record(due.elapsed());
@@ -253,6 +266,17 @@ impl Worker {
             self.source.borrow_mut().give_back(conversation, answer);
         }
         self.settle(outcome);
+    }
+
+    /// How long this client waits, and what it is then.
+    fn patience(&self) -> (Duration, Outcome) {
+        let Abandon { share, within } = self.plan.abandon;
+        let mut random = self.leaving.borrow_mut();
+        if share > 0.0 && random.unit() < share {
+            (within.mul_f64(random.unit()).min(self.plan.timeout), Outcome::Abandoned)
+        } else {
+            (self.plan.timeout, Outcome::Timeout)
+        }
     }
 
     fn settle(&self, outcome: Outcome) {

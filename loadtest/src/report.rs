@@ -69,7 +69,7 @@ impl Report {
     pub fn verdict(&self) -> Verdict {
         if self.requests.contains_key("wrong") || self.requests.contains_key("malformed http") {
             Verdict::Wrong
-        } else if self.requests.get("ok").is_none_or(|ok| *ok == 0) {
+        } else if !["ok", "abandoned"].iter().any(|class| self.requests.contains_key(*class)) {
             Verdict::Unanswered
         } else {
             Verdict::Right
@@ -84,7 +84,7 @@ pub enum Verdict {
     Right,
     /// Some complete answer was not.
     Wrong,
-    /// There was none.
+    /// There was none, and not because the clients left.
     Unanswered,
 }
 

@@ -85,6 +85,8 @@ pub enum Outcome {
     ErrorEvent,
     /// No complete answer in time.
     Timeout,
+    /// The client left before it had its answer, as it was told to.
+    Abandoned,
     /// Never sent: too many connections were open for too long.
     Unsent,
 }
@@ -103,6 +105,7 @@ impl Outcome {
             Self::Broken(Broken::Malformed) => "malformed http".to_owned(),
             Self::ErrorEvent => "error event".to_owned(),
             Self::Timeout => "timeout".to_owned(),
+            Self::Abandoned => "abandoned".to_owned(),
             Self::Unsent => "unsent".to_owned(),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::{Engine, Settings};
 use loadtest::{
-    load::{Plan, Shape},
+    load::{Abandon, Plan, Shape},
     pace::Arrivals,
     report::{Report, Verdict},
     run::{Progress, run},
@@ -39,6 +39,7 @@ fn plan(engine: &Engine) -> Plan {
         threads: 1,
         strictness: Strictness::Engine,
         headers: String::new(),
+        abandon: Abandon::default(),
         seed: 1,
     }
 }
@@ -53,6 +54,17 @@ fn with_fault(fault: &str, stream_share: f64) -> Report {
 
 fn classes(report: &Report) -> Vec<(&str, u64)> {
     report.requests.iter().map(|(class, count)| (class.as_str(), *count)).collect()
+}
+
+#[test]
+fn clients_that_leave_are_no_failures_and_the_engine_sees_them_go() {
+    let engine = Engine::start(Settings::default()).expect("loopback has a free port");
+    let mut plan = plan(&engine);
+    plan.workload.output_tokens = 2_000..=2_000;
+    plan.abandon = Abandon { share: 1.0, within: Duration::from_millis(20) };
+    let report = run(&plan, Progress::Hidden).unwrap();
+    assert_eq!(classes(&report), [("abandoned", 20)]);
+    assert_eq!(report.verdict(), Verdict::Right);
 }
 
 #[test]
