@@ -24,7 +24,7 @@ pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
 pub use openai::{document, form, json_scan, request};
 pub use prompt::{prompt, tags};
-pub use stream::{coding, events, stream};
+pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
 
 /// A parser and what must hold of it.
@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = targets! {
     prompt: 300,
     document: 400,
     events: 300,
+    long_events: 10,
     stream: 100,
     coding: 100,
     scrape: 200,
