@@ -22,7 +22,7 @@ mod tls;
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
-pub use openai::{document, form, json_scan, request};
+pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
@@ -52,6 +52,7 @@ pub const TARGETS: &[Target] = targets! {
     target: 400,
     json_scan: 400,
     request: 400,
+    rewrites: 300,
     form: 400,
     prompt: 300,
     document: 400,
