@@ -22,9 +22,9 @@ mod tls;
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
-pub use openai::{document, form, json_scan, request};
+pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
-pub use stream::{coding, events, stream};
+pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
 
 /// A parser and what must hold of it.
@@ -52,10 +52,12 @@ pub const TARGETS: &[Target] = targets! {
     target: 400,
     json_scan: 400,
     request: 400,
+    rewrites: 300,
     form: 400,
     prompt: 300,
     document: 400,
     events: 300,
+    long_events: 10,
     stream: 100,
     coding: 100,
     scrape: 200,

@@ -1,7 +1,7 @@
 //! Bodies: the scan of JSON, the fields of requests, forms, splices, the documents of answers.
 
 use lb::probe::openai::{self, Routing};
-use policy::Api;
+use policy::{Api, Parameter, Rewrite};
 
 use crate::input::line_of;
 use crate::json::Json;
@@ -122,6 +122,55 @@ fn check_edit(before: &Json, after: &Json, model: &str, asks: bool) {
         };
         assert_eq!(others(before), others(after), "another stream option changed");
     }
+}
+
+/// Sampling parameters changed by a rule: every member that means one is within the rule's bounds afterwards, whatever was
+/// written; everything else stays, and a second time nothing changes.
+pub fn rewrites(data: &[u8]) {
+    let rule = |parameter| Rewrite { parameter, set: None, default: None, at_least: None, at_most: None };
+    let sets = [
+        vec![Rewrite { at_most: Some(100.0), ..rule(Parameter::MaxTokens) }],
+        vec![
+            Rewrite { set: Some(0.5), ..rule(Parameter::Temperature) },
+            Rewrite { default: Some(64.0), at_most: Some(1e3), ..rule(Parameter::MaxTokens) },
+            Rewrite { default: Some(0.9), at_least: Some(0.1), ..rule(Parameter::TopP) },
+            Rewrite { set: Some(7.0), ..rule(Parameter::Seed) },
+        ],
+    ];
+    for rewrites in sets {
+        let Some(after) = openai::rewritten(data, &rewrites) else { return };
+        let Some(before) = Json::parse(data).filter(|json| json.members().is_some()) else { continue };
+        assert_eq!(openai::rewritten(&after, &rewrites), Some(after.clone()), "changed again");
+        let after = Json::parse(&after).expect("a rewritten body is JSON");
+        let rest = |json: &Json| -> Vec<(String, Json)> {
+            let of_rule = |key: &str| rewrites.iter().any(|rewrite| rewrite.parameter.members().contains(&key));
+            let members = json.members().unwrap_or_default().iter();
+            members.filter(|(key, _)| !of_rule(key) && key != "stream_options").cloned().collect()
+        };
+        assert_eq!(rest(&before), rest(&after), "another field changed");
+        for rewrite in &rewrites {
+            check_rewrite(rewrite, &after);
+        }
+    }
+}
+
+fn check_rewrite(rewrite: &Rewrite, after: &Json) {
+    let means = |(key, _): &&(String, Json)| rewrite.parameter.members().contains(&key.as_str());
+    let mut written = 0;
+    for (key, value) in after.members().unwrap_or_default().iter().filter(means) {
+        let number = match value {
+            Json::Number(number) => number.as_f64(),
+            Json::String(text) => text.trim().parse().ok(),
+            Json::Null | Json::Bool(_) | Json::Array(_) | Json::Object(_) => None,
+        };
+        written += usize::from(*value != Json::Null);
+        match number.filter(|number: &f64| number.is_finite()) {
+            Some(number) => assert_eq!(rewrite.value(Some(number)), None, "{key} is {number}"),
+            None if *value == Json::Null => assert_eq!(rewrite.value(None), None, "{key} is nothing"),
+            None => assert_eq!(rewrite.set, None, "{key} is {value:?}"),
+        }
+    }
+    assert!(written > 0 || rewrite.value(None).is_none(), "{:?} is not there", rewrite.parameter);
 }
 
 /// Multipart forms: the fields that a slow reading finds; only the model changes. The first line is the `Content-Type`.

@@ -22,6 +22,10 @@ pub fn prompt(data: &[u8]) {
     let used = openai::chain(api, b"", &other, Chain::default()).expect("a prompt has a chain");
     let recycled = openai::chain(api, b"", data, used).expect("what was read has a chain");
     assert_eq!((fresh.blocks(), fresh.bytes()), (recycled.blocks(), recycled.bytes()), "old memory shows");
+    if let Some(of_alice) = openai::conversation(data, "alice") {
+        assert_eq!(openai::conversation(data, "alice"), Some(of_alice), "the same request is another conversation");
+        assert_ne!(openai::conversation(data, "bob"), Some(of_alice), "two callers share a conversation");
+    }
     let Some(json) = Json::parse(data).filter(|json| json.members().is_some()) else { return };
     // How little is no tool at all is told by length there, by content here.
     let holds_tools = |tools: &Json| match tools {

@@ -20,12 +20,8 @@ const LONG_BYTES: usize = 300_000;
 /// Where a payload ends, in an input with long events.
 const CUT: u8 = 0xFE;
 
-/// Events of a stream: those that a reading line by line finds, in any split, and all bytes are in one. In an input with
-/// `FF` bytes, each stands for a long run and `FE` for a cut: events that are too long are dropped, and no others.
+/// Events of a stream: those that a reading line by line finds, in any split, and all bytes are in one.
 pub fn events(data: &[u8]) {
-    if data.contains(&LONG) {
-        return long_events(data);
-    }
     let whole = read_events(&[data]);
     assert_eq!(whole, slow_events(data));
     let events: usize = whole.0.iter().map(|(bytes, _)| bytes.len()).sum();
@@ -64,7 +60,9 @@ fn slow_events(data: &[u8]) -> (Vec<Event>, Vec<u8>) {
     (found, bytes)
 }
 
-fn long_events(data: &[u8]) {
+/// Events that are too long to be kept: they are dropped, and no others, and what is kept meanwhile is bounded. `FF` stands for
+/// a long run, `FE` for a cut.
+pub fn long_events(data: &[u8]) {
     const LONG_RUNS_MAX: usize = 5;
     let mut runs = 0;
     let (mut payloads, mut all) = (vec![Vec::new()], Vec::new());

@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use policy::Api;
+use policy::{Api, Rewrite};
 use predictor::prefix::chain::Chain;
 
 use super::edit::{Edits, usage_asked};
 use super::prompt::{self, Media, Piece};
-use super::request::{Delivery, Request, has_stream_options};
+use super::request::{Delivery, Purpose, Request, has_stream_options};
 use super::response::{Content, Document};
 use super::sse::{Event, EventReader};
 use super::{form, scan};
@@ -146,6 +146,25 @@ pub fn edited(api: Api, content_type: &[u8], body: &[u8], upstream_model: &str) 
     out.data.extend(body);
     edits.push(&mut out, 0..body.len());
     Some((out.slices().collect::<Vec<_>>().concat(), edits.body_bytes(body.len())))
+}
+
+/// The body of a chat with the parameters that a rule changes.
+#[must_use]
+pub fn rewritten(body: &[u8], rewrites: &[Rewrite]) -> Option<Vec<u8>> {
+    let api = Api::ChatCompletions;
+    let request = Request { purpose: Purpose::Generate, ..Request::parse(body).ok()? };
+    let usage = usage_asked(&request, body, true);
+    let edits = Edits::new(&request, body, &request.model, usage).rewriting(rewrites, api, &request, body);
+    let mut out = Out::default();
+    out.data.extend(body);
+    edits.push(&mut out, 0..body.len());
+    Some(out.slices().collect::<Vec<_>>().concat())
+}
+
+/// The number that the requests of one conversation share.
+#[must_use]
+pub fn conversation(body: &[u8], tenant: &str) -> Option<u64> {
+    prompt::conversation(&Request::parse(body).ok()?, body, tenant)
 }
 
 /// What was read of one document of an answer.

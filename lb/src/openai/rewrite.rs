@@ -24,8 +24,8 @@ pub(crate) fn changes(
     // A policy has a few parameters at most, each once.
     let mut written = vec![false; rewrites.len()];
     scan::members(body, request.object.clone(), |key, value| {
-        let name = scan::unescape(key);
-        let rewrite = rewrites.iter().zip(&mut written).find(|(r, _)| r.parameter.members().contains(&&*name));
+        let means = |r: &Rewrite| r.parameter.members().iter().any(|name| name.as_bytes() == key);
+        let rewrite = rewrites.iter().zip(&mut written).find(|(r, _)| means(r));
         let Some((rewrite, written)) = rewrite else { return };
         if value.is_null(body) {
             // Written, and as good as not.
