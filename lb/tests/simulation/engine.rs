@@ -231,7 +231,12 @@ impl Served<'_> {
 
     fn more(&mut self) -> std::io::Result<usize> {
         let mut bytes = [0; 64 << 10];
-        let n = self.stream.read(&mut bytes)?;
+        let n = loop {
+            match self.stream.read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
         self.received.extend_from_slice(&bytes[..n]);
         Ok(n)
     }
