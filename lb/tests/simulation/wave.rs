@@ -129,7 +129,12 @@ fn nameless_lines(scripts: &[Script], seen: &[Vec<Vec<Seen>>], log: &HashMap<Str
                         told.push(reply.header("x-request-id").unwrap_or_default().to_owned());
                     }
                     Seen::Left(_) if is_nameless(request.ask) && connection.order == Order::Pipelined => perhaps += 1,
-                    _ => {}
+                    Seen::Unasked
+                    | Seen::Left(_)
+                    | Seen::Whole(_)
+                    | Seen::Cut(..)
+                    | Seen::Nothing(_)
+                    | Seen::Odd(_) => {}
                 }
             }
         }
