@@ -162,7 +162,7 @@ impl Case<'_> {
             };
         }
         let last = self.attempts.last().map(|attempt| attempt.act);
-        let refused = happened(|what| matches!(what, What::Refuse(_))) && code == "upstream_connect";
+        let refused = happened(|what| matches!(what, What::Refuse(_))) && code == "upstream_unreachable";
         let barred = happened(|what| matches!(what, What::Bar(_))) && code == "upstream_reset";
         if !last.map(codes_of).unwrap_or_default().contains(&code) && !refused && !barred {
             return Err(format!("{code} has no reason"));
