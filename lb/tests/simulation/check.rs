@@ -163,7 +163,9 @@ impl Case<'_> {
         }
         let last = self.attempts.last().map(|attempt| attempt.act);
         let refused = happened(|what| matches!(what, What::Refuse(_))) && code == "upstream_unreachable";
-        let barred = happened(|what| matches!(what, What::Bar(_))) && code == "upstream_reset";
+        // A reset may come before the connection is known to be there.
+        let barred =
+            happened(|what| matches!(what, What::Bar(_))) && ["upstream_reset", "upstream_unreachable"].contains(&code);
         if !last.map(codes_of).unwrap_or_default().contains(&code) && !refused && !barred {
             return Err(format!("{code} has no reason"));
         }
