@@ -19,6 +19,7 @@ on_both_drivers![
     headers_of_the_upstream_hop_stay_there,
     what_an_idle_server_says_reaches_no_other_client,
     an_answer_that_comes_before_the_body_is_sent_ends_the_upload,
+    a_kept_connection_that_ends_under_a_large_body_is_replayed,
 ];
 
 const JSON: &str = r#"{"object":"chat.completion","model":"org/tiny-1"}"#;
@@ -183,5 +184,18 @@ fn an_answer_that_comes_before_the_body_is_sent_ends_the_upload(driver: Driver) 
     let body = format!("{}{}", chat(MODEL, 2), " ".repeat(24 << 20));
     let answer = gateway.chat("", &body);
     assert_eq!((answer.status, answer.text().as_str()), (413, "{}"));
+    gateway.expect_nothing_in_flight();
+}
+
+fn a_kept_connection_that_ends_under_a_large_body_is_replayed(driver: Driver) {
+    let upstream = Scripted::start(document(JSON), Then::EndAtNext);
+    let gateway = start(driver, &upstream);
+    // More than the buffers of two sockets hold: it is still being sent when the server ends its side.
+    for body in [chat(MODEL, 2), format!("{}{}", chat(MODEL, 2), " ".repeat(24 << 20))] {
+        let answer = gateway.chat("", &body);
+        assert_eq!((answer.status, answer.text().as_str()), (200, JSON));
+    }
+    assert_eq!(gateway.metric("kinference_replays_total", &[]), 1.0);
+    assert_eq!(upstream.chats().len(), 2);
     gateway.expect_nothing_in_flight();
 }

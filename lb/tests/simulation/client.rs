@@ -172,7 +172,13 @@ fn bytes_of(id: Id, request: &Request, version: Version) -> Bytes {
             head += "Transfer-Encoding: chunked\r\n";
             body = b"5\r\nhellothis is no chunk\r\n".to_vec();
         }
-        _ => match request.framing {
+        Ask::Document(_)
+        | Ask::Stream(..)
+        | Ask::Opaque
+        | Ask::UnknownModel
+        | Ask::BrokenJson
+        | Ask::StalledHead
+        | Ask::StalledBody => match request.framing {
             Framing::Length => head += &format!("Content-Length: {}\r\n", body.len()),
             Framing::Chunked(bytes) => {
                 head += "Transfer-Encoding: chunked\r\n";

@@ -124,12 +124,18 @@ fn events(said: &str, model: &str, pad: usize) -> String {
 /// The same body as the client is to see it.
 pub(crate) fn shown_body(id: Id, ask: Ask, attempt: usize, act: Act) -> String {
     // An error of the engine passes as it is; so does what is not read.
-    let (Ask::Document(name) | Ask::Stream(name, _)) = ask else {
-        return answer_body(id, ask, attempt, act, Usage::NotAsked);
-    };
-    let usage = match ask {
-        Ask::Stream(_, usage) => usage,
-        _ => Usage::NotAsked,
+    let (name, usage) = match ask {
+        Ask::Document(name) => (name, Usage::NotAsked),
+        Ask::Stream(name, usage) => (name, usage),
+        Ask::Opaque
+        | Ask::Models
+        | Ask::UnknownModel
+        | Ask::BrokenJson
+        | Ask::BadHead
+        | Ask::TooLarge
+        | Ask::BrokenChunks
+        | Ask::StalledHead
+        | Ask::StalledBody => return answer_body(id, ask, attempt, act, Usage::NotAsked),
     };
     let (own, called) = (model(id.seed), called(id.seed, name));
     answer_body(id, ask, attempt, act, usage)

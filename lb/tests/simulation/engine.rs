@@ -231,7 +231,12 @@ impl Served<'_> {
 
     fn more(&mut self) -> std::io::Result<usize> {
         let mut bytes = [0; 64 << 10];
-        let n = self.stream.read(&mut bytes)?;
+        let n = loop {
+            match self.stream.read(&mut bytes) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
         self.received.extend_from_slice(&bytes[..n]);
         Ok(n)
     }
@@ -420,16 +425,11 @@ pub(crate) fn write_paced(stream: &mut TcpStream, bytes: &[u8], pace: Pace) -> s
 
 /// A whole answer, and where its body begins.
 fn encoded(ask: Ask, body: &str, answer: Answer) -> (Vec<u8>, usize) {
-    let media = match ask {
-        Ask::Stream(..) => "text/event-stream",
-        Ask::Opaque => "text/plain",
-        _ => "application/json",
-    };
     let mut bytes = match answer.interim {
         Interim::None => String::new(),
         Interim::Hints => String::from("HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"),
     };
-    bytes += &head_of("200 OK", media, answer.coding, body.len(), answer.then);
+    bytes += &head_of("200 OK", ask.media(), answer.coding, body.len(), answer.then);
     let mut bytes = bytes.into_bytes();
     let body_at = bytes.len();
     push_body(&mut bytes, body.as_bytes(), answer.coding);

@@ -123,6 +123,23 @@ impl Ask {
             | Self::StalledBody => false,
         }
     }
+
+    /// The media type of its answer.
+    pub(crate) fn media(self) -> &'static str {
+        match self {
+            Self::Stream(..) => "text/event-stream",
+            Self::Opaque => "text/plain",
+            Self::Document(_)
+            | Self::Models
+            | Self::UnknownModel
+            | Self::BrokenJson
+            | Self::BadHead
+            | Self::TooLarge
+            | Self::BrokenChunks
+            | Self::StalledHead
+            | Self::StalledBody => "application/json",
+        }
+    }
 }
 
 /// How the model is called.

@@ -72,6 +72,12 @@ pub(crate) fn play_all(driver: Driver, scripts: &[Script]) -> Vec<(u64, String)>
     if let Some(what) = nameless_lines(scripts, &seen, &log) {
         wrong.push((scripts[0].seed, what));
     }
+    if !wrong.is_empty() {
+        let quiet = ["level=info", "metrics cannot be read"];
+        let said: Vec<_> =
+            gateway.said().into_iter().filter(|line| !quiet.iter().any(|word| line.contains(word))).collect();
+        eprintln!("the gateway of seeds {} and on said:\n{}", scripts[0].seed, said.join("\n"));
+    }
     wrong
 }
 
@@ -123,7 +129,12 @@ fn nameless_lines(scripts: &[Script], seen: &[Vec<Vec<Seen>>], log: &HashMap<Str
                         told.push(reply.header("x-request-id").unwrap_or_default().to_owned());
                     }
                     Seen::Left(_) if is_nameless(request.ask) && connection.order == Order::Pipelined => perhaps += 1,
-                    _ => {}
+                    Seen::Unasked
+                    | Seen::Left(_)
+                    | Seen::Whole(_)
+                    | Seen::Cut(..)
+                    | Seen::Nothing(_)
+                    | Seen::Odd(_) => {}
                 }
             }
         }

@@ -203,6 +203,12 @@ impl Gateway {
         })
     }
 
+    /// Everything on stderr so far.
+    #[allow(dead_code, reason = "for tests that collect findings")]
+    pub(crate) fn said(&self) -> Vec<String> {
+        self.said.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Every line of the access log so far.
     pub(crate) fn log_lines(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.path().join("access.log")).unwrap_or_default();

@@ -1,7 +1,7 @@
 //! A server that answers every chat with the bytes that the test says, good HTTP or not.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -20,6 +20,8 @@ pub(crate) enum Then {
     Say(&'static str),
     /// The answer comes with the head of the request already, and nothing more is read.
     Hold,
+    /// The next request may come, but its first bytes end the server's side, and nothing of it is read.
+    EndAtNext,
 }
 
 /// The server. Dropping it ends it; its connections end with those who opened them.
@@ -108,10 +110,14 @@ fn serve(
                     stream.write_all(unasked.as_bytes())?;
                     said.fetch_add(1, Ordering::SeqCst);
                 }
-                // The socket stays open and unread while the server is there.
                 Then::Hold => {
-                    while !stop.load(Ordering::SeqCst) {
-                        std::thread::park_timeout(HOLD_LOOK);
+                    hold(stop);
+                    return Ok(());
+                }
+                Then::EndAtNext => {
+                    if stream.peek(&mut [0])? > 0 {
+                        stream.shutdown(Shutdown::Write)?;
+                        hold(stop);
                     }
                     return Ok(());
                 }
@@ -121,6 +127,13 @@ fn serve(
         }
     }
     Ok(())
+}
+
+/// The socket stays open and unread while the server is there.
+fn hold(stop: &AtomicBool) {
+    while !stop.load(Ordering::SeqCst) {
+        std::thread::park_timeout(HOLD_LOOK);
+    }
 }
 
 /// Reads a request and returns its path; `None` when the connection has ended.
