@@ -205,7 +205,9 @@ impl Server {
     }
 
     fn receive(&mut self, slot: usize) {
-        let Some(link) = self.links[slot].as_mut().filter(|link| link.phase == Phase::Open && !link.receiving) else { return };
+        let Some(link) = self.links[slot].as_mut().filter(|link| link.phase == Phase::Open && !link.receiving) else {
+            return;
+        };
         link.receiving = true;
         link.operations += 1;
         let entry = opcode::RecvMulti::new(Fd(link.fd.as_raw_fd()), BUFFER_GROUP).build();
