@@ -6,7 +6,7 @@
 
 Each proxy is started anew for each scenario by chaos-peers/run.sh; one that is not installed is left out and said so. A whole run of
 all eight takes a quarter of an hour, most of it the routers' starts. With --repeat, a scenario that came out differently shows how often
-it passed, and does not count as passed. Standard library only; `loadtest chaos` ends what it has started.
+it passed, and does not count as passed. Standard library only; it ends what it has started.
 """
 import argparse
 import json
@@ -15,6 +15,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -61,16 +62,32 @@ def programs(arguments):
     return found
 
 
+def end(pid):
+    """Kills a process and all that descend from it: the proxy is in a group of its own."""
+    try:
+        children = [c for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+        os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for child in children:
+        end(int(child))
+
+
 def judge(loadtest, peer, environment, only):
     """The rows of one proxy."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
         command = [str(loadtest), "chaos", "--proxy-cmd", f"{RUN} {peer} {{listen}} {{upstream1}} {{upstream2}}",
                    "--run-max", f"{RUN_MAX_S}s", "--json", str(report)]
-        done = subprocess.run([*command, *(["--only", *only] if only else [])], capture_output=True, text=True,
-                              env={**os.environ, **environment}, timeout=RUN_MAX_S + 120)
+        running = subprocess.Popen([*command, *(["--only", *only] if only else [])], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True, env={**os.environ, **environment})
+        try:
+            _, told = running.communicate(timeout=RUN_MAX_S + 120)
+        finally:
+            if running.poll() is None:
+                end(running.pid)
         if not report.exists():
-            sys.exit(f"{peer}: {done.stderr[-2000:]}")
+            sys.exit(f"{peer}: {told[-2000:]}")
         return json.loads(report.read_text())["rows"]
 
 
@@ -123,6 +140,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, help="write the table here and not to standard output")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    # Told to end, it ends what runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not arguments.loadtest.exists():
         sys.exit(f"{arguments.loadtest} is missing: cargo build --release -p loadtest")
     there = programs(arguments)
