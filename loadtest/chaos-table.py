@@ -2,10 +2,11 @@
 """The named faults against several proxies, as one table of scenario x proxy (Markdown).
 
     loadtest/chaos-table.py [--loadtest FILE] [--kinference FILE] [--sglang-router FILE] [--vllm-router FILE]
-                            [--proxies NAME...] [--only SCENARIO...] [--details] [--out FILE] [--json FILE]
+                            [--proxies NAME...] [--only SCENARIO...] [--repeat N] [--details] [--out FILE] [--json FILE]
 
 Each proxy is started anew for each scenario by chaos-peers/run.sh; one that is not installed is left out and said so. A whole run of
-all eight takes a quarter of an hour, most of it the routers' starts. Standard library only; `loadtest chaos` ends what it has started.
+all eight takes a quarter of an hour, most of it the routers' starts. With --repeat, a scenario that came out differently shows how often
+it passed, and does not count as passed. Standard library only; it ends what it has started.
 """
 import argparse
 import json
@@ -14,6 +15,7 @@ import pathlib
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,17 +62,46 @@ def programs(arguments):
     return found
 
 
+def end(pid):
+    """Kills a process and all that descend from it: the proxy is in a group of its own."""
+    try:
+        children = [c for task in pathlib.Path(f"/proc/{pid}/task").iterdir() for c in (task / "children").read_text().split()]
+        os.kill(pid, signal.SIGKILL)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for child in children:
+        end(int(child))
+
+
 def judge(loadtest, peer, environment, only):
     """The rows of one proxy."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
         command = [str(loadtest), "chaos", "--proxy-cmd", f"{RUN} {peer} {{listen}} {{upstream1}} {{upstream2}}",
                    "--run-max", f"{RUN_MAX_S}s", "--json", str(report)]
-        done = subprocess.run([*command, *(["--only", *only] if only else [])], capture_output=True, text=True,
-                              env={**os.environ, **environment}, timeout=RUN_MAX_S + 120)
+        running = subprocess.Popen([*command, *(["--only", *only] if only else [])], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                   text=True, env={**os.environ, **environment})
+        try:
+            _, told = running.communicate(timeout=RUN_MAX_S + 120)
+        finally:
+            if running.poll() is None:
+                end(running.pid)
         if not report.exists():
-            sys.exit(f"{peer}: {done.stderr[-2000:]}")
+            sys.exit(f"{peer}: {told[-2000:]}")
         return json.loads(report.read_text())["rows"]
+
+
+def settled(runs):
+    """One row for each scenario out of several runs; the verdict is a count where they differ."""
+    rows = []
+    for same in zip(*runs):
+        verdicts = [row["verdict"] for row in same]
+        missed = [row for row in same if row["verdict"] != "pass"]
+        row = dict((missed or same)[0])
+        if len(set(verdicts)) > 1:
+            row["verdict"] = f"{verdicts.count('pass')} of {len(verdicts)}"
+        rows.append(row)
+    return rows
 
 
 def cell(text):
@@ -83,11 +114,12 @@ def markdown(columns, details):
     lines = ["| fault | scenario | " + " | ".join(names) + " |", "|---|---|" + "---|" * len(names)]
     for index, row in enumerate(columns[names[0]]):
         numbers = " ".join(str(number) for number in row["faults"])
-        verdicts = " | ".join(WORDS[columns[name][index]["verdict"]] for name in names)
+        verdicts = " | ".join(WORDS.get(columns[name][index]["verdict"], columns[name][index]["verdict"]) for name in names)
         lines.append(f"| {numbers} | {cell(row['name'])}: {cell(row['rule'])} | {verdicts} |")
     def count(rows):
-        return " / ".join(str(sum(row["verdict"] == word for row in rows)) for word in WORDS)
-    lines.append("| | **pass / fail / n/a** | " + " | ".join(f"**{count(columns[name])}**" for name in names) + " |")
+        counts = [sum(row["verdict"] == word for row in rows) for word in ("pass", "n/a")]
+        return f"{counts[0]} / {len(rows) - sum(counts)} / {counts[1]}"
+    lines.append("| | **pass / not always / n/a** | " + " | ".join(f"**{count(columns[name])}**" for name in names) + " |")
     for name in names if details else []:
         missed = [row for row in columns[name] if row["verdict"] != "pass"]
         lines += ["", f"**{name}**", ""] + [f"- {row['name']} ({row['verdict']}): {cell(row['detail'])[:240]}" for row in missed]
@@ -103,10 +135,13 @@ def main():
         parser.add_argument(f"--{program}", type=pathlib.Path, help="looked for on PATH when not given")
     parser.add_argument("--proxies", nargs="*", default=[], help="columns to make, by parts of their names")
     parser.add_argument("--only", nargs="*", default=[], help="names of scenarios")
+    parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--details", action="store_true", help="also why each one failed or was not judged")
     parser.add_argument("--out", type=pathlib.Path, help="write the table here and not to standard output")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
+    # Told to end, it ends what runs.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if not arguments.loadtest.exists():
         sys.exit(f"{arguments.loadtest} is missing: cargo build --release -p loadtest")
     there = programs(arguments)
@@ -119,13 +154,14 @@ def main():
             print(f"{name} is not installed, left out", file=sys.stderr)
             continue
         begun = time.monotonic()
-        columns[name] = judge(arguments.loadtest, peer, environment, arguments.only)
+        columns[name] = settled([judge(arguments.loadtest, peer, environment, arguments.only) for _ in range(arguments.repeat)])
         versions[program] = there[program][1]
         print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
     if not columns:
         sys.exit("no proxy to judge")
     told = ", ".join(f"{program} {number}" for program, number in versions.items())
-    text = f"{time.strftime('%Y-%m-%d')}, Linux {platform.release().split('-')[0]}: {told}.\n\n{markdown(columns, arguments.details)}\n"
+    times = "one run" if arguments.repeat == 1 else f"{arguments.repeat} runs"
+    text = f"{time.strftime('%Y-%m-%d')}, Linux {platform.release().split('-')[0]}, {times}: {told}.\n\n{markdown(columns, arguments.details)}\n"
     if arguments.out:
         arguments.out.write_text(text)
     else:

@@ -1,4 +1,4 @@
-//! Micro-benchmarks of the parts that touch every request. One command: `cargo run --release -p bench -- [scan|head|events|chain]`.
+//! Micro-benchmarks of the parts that touch every request. One command: `cargo run --release -p bench -- [scan|head|events|chain|decision]`.
 //!
 //! Figures are medians of interleaved rounds in one process, so that rows of one table can be compared; absolute times
 //! depend on the machine.
@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use lb::probe;
+use lb::probe::decide::{Asked, Decider};
 use serde::Deserialize;
 
 /// Rounds of each row; rows take turns.
@@ -17,10 +18,10 @@ const ROUND_BYTES: usize = 4 << 20;
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
-    let all = [("scan", scan as fn()), ("head", head), ("events", events), ("chain", chain)];
+    let all = [("scan", scan as fn()), ("head", head), ("events", events), ("chain", chain), ("decision", decision)];
     let known = |name: &String| all.iter().any(|(known, _)| known == name);
     if let Some(unknown) = chosen.iter().find(|name| !known(name)) {
-        eprintln!("unknown benchmark {unknown:?}: expected scan, head, events or chain (none runs all)");
+        eprintln!("unknown benchmark {unknown:?}: expected scan, head, events, chain or decision (none runs all)");
         std::process::exit(2);
     }
     for (name, run) in all {
@@ -166,4 +167,70 @@ fn chain() {
         body.len(),
         vec![Row { name: "chain", work: Box::new(|| probe::chain(&body)) }],
     );
+}
+
+/// Endpoints to choose from, and decisions timed in each round.
+const ENDPOINTS: usize = 100;
+const DECISIONS: usize = 20_000;
+/// Bytes of a prompt: 8,000 tokens of four.
+const PROMPT_BYTES: usize = 32_000;
+/// Conversations that take turns; each is known to one endpoint or a few.
+const CONVERSATIONS: usize = 300;
+
+/// Whole decisions among many endpoints: prompt hashed, overlaps looked up, times predicted, policy evaluated. Each is timed by itself, for
+/// the slow ones matter; requests in flight, scrapes and a full prefix index as in use.
+fn decision() {
+    let mut decider = match Decider::new(&documents()) {
+        Ok(decider) => decider,
+        Err(error) => {
+            eprintln!("decision: {error}");
+            std::process::exit(1);
+        }
+    };
+    let asked: Vec<Asked> = (0..CONVERSATIONS).filter_map(|number| Asked::new(conversation(number))).collect();
+    let mut round = || {
+        let mut times: Vec<f64> = (0..DECISIONS)
+            .filter_map(|number| decider.decide(&asked[number * 7 % asked.len()]))
+            .map(|(took, _)| took.as_secs_f64() * 1e6)
+            .collect();
+        times.sort_by(f64::total_cmp);
+        times
+    };
+    // Fills the index and settles what is learned.
+    round();
+    println!("decision among {ENDPOINTS} endpoints, prompt of {PROMPT_BYTES} bytes, {DECISIONS} decisions a round");
+    for _ in 0..5 {
+        let times = round();
+        let at = |quantile: f64| times.get((times.len() as f64 * quantile) as usize).copied().unwrap_or(f64::NAN);
+        println!("  p50 {:>7.2} us  p99 {:>7.2} us  max {:>8.2} us", at(0.5), at(0.99), at(1.0 - f64::EPSILON));
+    }
+}
+
+fn documents() -> String {
+    use std::fmt::Write as _;
+    let mut endpoints = String::new();
+    for number in 0..ENDPOINTS {
+        // Writing to a string cannot fail.
+        let _ = write!(endpoints, "{{address: 10.0.{}.{}, port: 8000}},", number / 250, number % 250 + 1);
+    }
+    format!(
+        "{{apiVersion: kinference.buoyant.io/v1alpha1, kind: InferenceWorkerSet, metadata: {{name: w}}, \
+         spec: {{model: {{name: org/model}}, endpoints: [{endpoints}]}}}}\n---\n\
+         {{apiVersion: kinference.buoyant.io/v1alpha1, kind: InferencePolicy, metadata: {{name: p}}, \
+         spec: {{rules: [{{name: r, route: {{exclude: [{{name: busy, drop: {{backend: {{type: Local}}, queuedPrompts: {{greaterThan: 4}}}}}}], \
+         select: [{{type: Local, minimize: PredictedTTFT}}]}}}}]}}}}\n---\n\
+         {{apiVersion: kinference.buoyant.io/v1alpha1, kind: InferencePool, metadata: {{name: o}}, \
+         spec: {{destinations: [{{kind: InferenceWorkerSet, name: w}}], policyRef: [{{name: p}}]}}}}\n"
+    )
+}
+
+/// A chat that begins like all of its tenth, and goes on by itself.
+fn conversation(number: usize) -> Vec<u8> {
+    let shared = format!("You are assistant number {}, and you are kind to everybody. ", number % 10).repeat(60);
+    let own = format!("Turn of conversation {number}: the quick brown fox jumps over the lazy dog. ");
+    let own = own.repeat(PROMPT_BYTES.saturating_sub(shared.len()) / own.len());
+    format!(
+        r#"{{"model":"org/model","messages":[{{"role":"system","content":"{shared}"}},{{"role":"user","content":"{own}"}}],"stream":true}}"#
+    )
+    .into_bytes()
 }

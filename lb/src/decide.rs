@@ -19,6 +19,7 @@ use crate::http1::head::Headers;
 use crate::openai::{Request, prompt};
 use crate::plan::{EndpointId, Plan};
 
+pub mod door;
 mod shadow;
 
 pub(crate) use shadow::{Shadowed, shadow};

@@ -14,6 +14,7 @@ use predictor::prefix::chain::Chain;
 
 pub use crate::body::door as body;
 pub use crate::control::door as control;
+pub use crate::decide::door as decide;
 pub use crate::forward::door as forward;
 pub use crate::http1::door as http1;
 pub use crate::openai::door as openai;

@@ -24,7 +24,7 @@ use crate::log::Entry;
 use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
-use crate::plan::{EndpointId, Plan};
+use crate::plan::{EndpointId, EndpointSpec, Plan};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tls::Acceptor;
@@ -170,6 +170,21 @@ struct Door {
     entrance: Rc<Entrance>,
 }
 
+/// What the predictor is told of an endpoint.
+pub(crate) fn predictor_spec(spec: &EndpointSpec) -> fleet::EndpointSpec<'_> {
+    fleet::EndpointSpec {
+        backend: match spec.backend {
+            policy::Backend::Local => Backend::Engine,
+            policy::Backend::External => Backend::Provider,
+        },
+        model: &spec.model,
+        kind_key: &spec.kind,
+        prior: Prior::default(),
+        max_batched_tokens: config::limits::MAX_BATCHED_TOKENS_DEFAULT,
+        kv_capacity_tokens: None,
+    }
+}
+
 /// A number that differs from thread to thread and from start to start.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -297,22 +312,7 @@ impl Shard {
             fleet.remove_endpoint(now_us, id.0);
         }
         for endpoint in changes.added {
-            let spec = &endpoint.spec;
-            fleet.add_endpoint(
-                now_us,
-                spec.id.0,
-                &fleet::EndpointSpec {
-                    backend: match spec.backend {
-                        policy::Backend::Local => Backend::Engine,
-                        policy::Backend::External => Backend::Provider,
-                    },
-                    model: &spec.model,
-                    kind_key: &spec.kind,
-                    prior: Prior::default(),
-                    max_batched_tokens: config::limits::MAX_BATCHED_TOKENS_DEFAULT,
-                    kv_capacity_tokens: None,
-                },
-            );
+            fleet.add_endpoint(now_us, endpoint.spec.id.0, &predictor_spec(&endpoint.spec));
         }
         *self.plan.borrow_mut() = Some(Rc::new(plan));
         self.decisions.borrow_mut().plan_changed();

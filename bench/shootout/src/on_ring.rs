@@ -10,7 +10,7 @@ use std::io;
 use std::mem::size_of;
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -142,7 +142,7 @@ struct Link {
 struct Server {
     ring: IoUring,
     buffers: Buffers,
-    listener: RawFd,
+    listener: TcpListener,
     addresses: Vec<SocketAddr>,
     next: usize,
     links: Vec<Option<Link>>,
@@ -160,7 +160,7 @@ pub fn serve(listener: TcpListener, upstreams: Vec<SocketAddr>) -> io::Result<()
     let mut server = Server {
         ring,
         buffers,
-        listener: listener.as_raw_fd(),
+        listener,
         addresses: upstreams,
         next: 0,
         links: Vec::new(),
@@ -200,12 +200,15 @@ impl Server {
     }
 
     fn accept(&mut self) {
-        let entry = opcode::AcceptMulti::new(Fd(self.listener)).build().user_data(token(Operation::Accept, 0));
+        let entry =
+            opcode::AcceptMulti::new(Fd(self.listener.as_raw_fd())).build().user_data(token(Operation::Accept, 0));
         self.push(&entry);
     }
 
     fn receive(&mut self, slot: usize) {
-        let Some(link) = self.links[slot].as_mut().filter(|link| link.phase == Phase::Open && !link.receiving) else { return };
+        let Some(link) = self.links[slot].as_mut().filter(|link| link.phase == Phase::Open && !link.receiving) else {
+            return;
+        };
         link.receiving = true;
         link.operations += 1;
         let entry = opcode::RecvMulti::new(Fd(link.fd.as_raw_fd()), BUFFER_GROUP).build();

@@ -86,7 +86,10 @@ enum State {
 /// Where the bytes stand within a body in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Chunk {
-    Size { size: u64, digits: u8 },
+    Size {
+        size: u64,
+        digits: u8,
+    },
     SizeLine(u64),
     Data(u64),
     AfterData,
@@ -189,7 +192,9 @@ impl Relay {
         match self.way {
             Way::Request => {
                 let mut head = httparse::Request::new(&mut lines);
-                let httparse::Status::Complete(n) = head.parse(bytes).map_err(|_| Broken::Head)? else { return Ok(None) };
+                let httparse::Status::Complete(n) = head.parse(bytes).map_err(|_| Broken::Head)? else {
+                    return Ok(None);
+                };
                 let (Some(method), Some(path)) = (head.method, head.path) else { return Err(Broken::Head) };
                 (head_bytes, version, bodiless, interim) = (n, head.version, true, false);
                 for part in [method, " ", path, " HTTP/1.1\r\n"] {
@@ -198,7 +203,9 @@ impl Relay {
             }
             Way::Response => {
                 let mut head = httparse::Response::new(&mut lines);
-                let httparse::Status::Complete(n) = head.parse(bytes).map_err(|_| Broken::Head)? else { return Ok(None) };
+                let httparse::Status::Complete(n) = head.parse(bytes).map_err(|_| Broken::Head)? else {
+                    return Ok(None);
+                };
                 let (Some(code), Some(reason)) = (head.code, head.reason) else { return Err(Broken::Head) };
                 (head_bytes, version) = (n, head.version);
                 (bodiless, interim) = (matches!(code, 100..200 | 204 | 304), matches!(code, 100..200));
@@ -307,7 +314,8 @@ mod tests {
 
     const CHUNKED: &[u8] = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n\
         5\r\nhello\r\n1F;x=1\r\n0123456789012345678901234567890\r\n0\r\nX-Trailer: 1\r\n\r\n";
-    const LENGTH: &[u8] = b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nKeep-Alive: timeout=5\r\n\r\n{\"a\":1}";
+    const LENGTH: &[u8] =
+        b"POST /v1/x HTTP/1.1\r\nHost: a\r\nContent-Length: 7\r\nKeep-Alive: timeout=5\r\n\r\n{\"a\":1}";
 
     /// What is sent on when the bytes come in these pieces.
     fn relayed<'a>(way: Way, pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<(Vec<u8>, Relay), Broken> {

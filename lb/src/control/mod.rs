@@ -18,7 +18,7 @@ pub(crate) mod journal;
 mod learn;
 mod models;
 mod page;
-mod registry;
+pub(crate) mod registry;
 mod report;
 mod resolve;
 mod scrape;
