@@ -68,6 +68,7 @@ fn misspelt_names_are_suggested() {
         ("wrong-type-list", "[m]"),
         ("text-for-a-bool", "true"),
         ("mode", "Shadow"),
+        ("warn-tenant", "mallory"),
         ("rewrite-bounds", "maxTokens"),
         ("policy-test", "ready"),
     ] {

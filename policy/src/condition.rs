@@ -306,6 +306,16 @@ pub struct Match {
 }
 
 impl Match {
+    /// Whether a request for `model` may hold.
+    pub(crate) fn is_for_model(&self, model: &str) -> bool {
+        any_pattern(&self.models, model)
+    }
+
+    /// Whether every part but the model holds for `request`.
+    pub(crate) fn holds_but_model(&self, request: &Request<'_>) -> bool {
+        self.first_failing_besides(request).is_none() && self.headers.iter().all(|h| h.holds(request))
+    }
+
     /// The first part that does not hold for `request`, or `None` when all do.
     #[must_use]
     pub fn first_failing(&self, request: &Request<'_>) -> Option<MatchPart> {
@@ -315,9 +325,12 @@ impl Match {
 
     /// The cheap parts first, as most rules are not for most requests.
     fn first_failing_but_headers(&self, request: &Request<'_>) -> Option<MatchPart> {
-        if !any_pattern(&self.models, request.model) {
-            Some(MatchPart::Model)
-        } else if !any_pattern(&self.tenants, request.tenant) {
+        if self.is_for_model(request.model) { self.first_failing_besides(request) } else { Some(MatchPart::Model) }
+    }
+
+    /// The first part besides model and headers that does not hold.
+    fn first_failing_besides(&self, request: &Request<'_>) -> Option<MatchPart> {
+        if !any_pattern(&self.tenants, request.tenant) {
             Some(MatchPart::Tenant)
         } else if !self.apis.is_empty() && !self.apis.contains(&request.api) {
             Some(MatchPart::Api)

@@ -96,6 +96,7 @@ codes! {
     ReservedName = "K0111" "reserved-name" Warning "The name is one the product uses itself.",
     NoEffect = "K0112" "no-effect" Warning "The field does nothing in this version.",
     NothingServed = "K0113" "nothing-served" Warning "The set has no InferencePool, so every request is refused.",
+    UnknownTenant = "K0114" "unknown-tenant" Warning "No InferenceTenant has the name, so nobody calls under it.",
 }
 
 impl fmt::Display for Code {

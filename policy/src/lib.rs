@@ -15,6 +15,7 @@ pub mod condition;
 pub mod decide;
 pub mod diagnostic;
 pub mod explain;
+mod matcher;
 pub mod reach;
 pub mod request;
 pub mod rewrite;

@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// Stands for "could not be read".
+const UNSCANNED: &str = "pii-unscanned";
+
 /// The facts of one request that rules may look at.
 #[derive(Clone, Copy)]
 pub struct Request<'a> {
@@ -43,8 +46,18 @@ impl<'a> Request<'a> {
     /// Whether the prompt carries `tag`; an unscanned prompt counts as carrying every personal-data tag.
     #[must_use]
     pub fn has_tag(&self, tag: &str) -> bool {
-        let personal = tag == "pii" || tag.starts_with("pii-");
-        self.tags.iter().any(|t| *t == tag || (personal && *t == "pii-unscanned"))
+        let personal = Self::is_personal(tag);
+        self.tags.iter().any(|t| *t == tag || (personal && *t == UNSCANNED))
+    }
+
+    /// Whether `tag` speaks of personal data.
+    pub(crate) fn is_personal(tag: &str) -> bool {
+        tag == "pii" || tag.starts_with("pii-")
+    }
+
+    /// Whether some of the prompt could not be read.
+    pub(crate) fn is_unscanned(&self) -> bool {
+        self.tags.contains(&UNSCANNED)
     }
 }
 

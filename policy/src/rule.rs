@@ -7,6 +7,7 @@ use std::sync::Arc;
 use ahash::AHashMap;
 
 use crate::condition::{DropCondition, Match, NumberRange, Pattern, TagCondition, any_pattern};
+use crate::matcher::Matcher;
 use crate::request::Request;
 use crate::rewrite::Rewrite;
 use crate::signal::{self, Signal};
@@ -334,6 +335,7 @@ pub struct Program {
     rules: Vec<Rule>,
     /// For each rule the targets it considers.
     targets: Vec<TargetTable>,
+    matcher: Matcher,
     tags: Vec<String>,
     signals: Vec<Signal>,
     windows_s: Vec<u16>,
@@ -389,8 +391,11 @@ impl Program {
         }
         let signals = signals_of(&rules);
         let windows: BTreeSet<u16> = signals.iter().filter_map(|s| s.window_s()).collect();
+        let tags = tags_of(&rules);
+        let names = destinations.iter().flat_map(|d| d.models.iter().flatten()).map(String::as_str);
         Ok(Self {
-            tags: tags_of(&rules),
+            matcher: Matcher::new(&rules, names, &tags),
+            tags,
             windows_s: windows.into_iter().collect(),
             external: external_in_play(&destinations, &rules),
             shadow: rules.iter().any(|rule| rule.mode == Mode::Shadow),
@@ -405,10 +410,9 @@ impl Program {
     /// The first enforced rule that holds for `request`: the one that decides.
     #[must_use]
     pub fn match_rule(&self, request: &Request<'_>) -> RuleIndex {
-        let position = self.rules.iter().position(|rule| rule.mode == Mode::Enforced && rule.holds(request));
+        let first = self.matcher.first(request, &self.tags, Mode::Enforced, self.rules.len());
         // The last rule holds for every request.
-        let index = position.unwrap_or(self.rules.len().saturating_sub(1));
-        RuleIndex(u16::try_from(index).unwrap_or(u16::MAX))
+        RuleIndex(first.unwrap_or(u16::try_from(self.rules.len().saturating_sub(1)).unwrap_or(u16::MAX)))
     }
 
     /// The rule that would decide in place of `enforced` if those in shadow were in force: the first of them that stands
@@ -418,11 +422,7 @@ impl Program {
         if !self.shadow {
             return None;
         }
-        let before = self.rules.iter().take(usize::from(enforced.0));
-        (0_u16..)
-            .zip(before)
-            .find(|(_, rule)| rule.mode == Mode::Shadow && rule.holds(request))
-            .map(|(i, _)| RuleIndex(i))
+        self.matcher.first(request, &self.tags, Mode::Shadow, usize::from(enforced.0)).map(RuleIndex)
     }
 
     /// A rule by its place. A place that is not in this program names the default rule.

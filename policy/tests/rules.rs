@@ -239,7 +239,7 @@ fn leaks_by_brute_force(program: &Program) -> BTreeSet<(usize, usize)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(32))]
 
     #[test]
     fn the_rule_is_that_of_the_slow_twin_and_shadows_stand_before_it(

@@ -14,6 +14,9 @@ use crate::check::nearest;
 use crate::node::Path;
 use crate::snapshot::{ClassifierKind, Pool, ResourceId, Snapshot};
 
+/// Who calls where there are no tenants.
+const ANONYMOUS: &str = "anonymous";
+
 /// Tags given by the shape of a request, without a classifier being configured.
 const SHAPE_TAGS: [&str; 10] = [
     "code",
@@ -47,6 +50,7 @@ pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<
             let rule = RuleLint { policy, pools: &pools, index: i, path: rule_path(i), rule };
             rule.reach(findings);
             rule.models(findings);
+            rule.tenants(snapshot, findings);
             rule.tags(&known, findings);
             if let Some(route) = &rule.rule.route {
                 rule.excludes(route, findings);
@@ -143,6 +147,37 @@ impl RuleLint<'_> {
                 let nearest = nearest(name, self.pools.iter().flat_map(|a| a.analysed.names.iter().copied()));
                 let message = format!("no destination of the policy's pools serves a model `{name}`");
                 findings.push(self.policy.document.finding(Code::ModelNotServed, &path, message).suggest(nearest));
+            }
+        }
+    }
+
+    /// Callers there are none of: a rule that is to refuse somebody and refuses nobody is worse than none.
+    fn tenants(&self, snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
+        let configured = snapshot.tenants.iter().map(|t| t.id.name.as_str());
+        let known: Vec<&str> =
+            configured.chain([ANONYMOUS].into_iter().filter(|_| snapshot.tenants.is_empty())).collect();
+        let mut named: Vec<(Path, &String)> = Vec::new();
+        for (i, entry) in self.rule.matches.iter().enumerate() {
+            let path = self.path.key("matches").index(i);
+            named.extend(entry.tenant.iter().map(|name| (path.key("tenant"), name)));
+            named.extend(entry.tenants.iter().enumerate().map(|(j, name)| (path.key("tenants").index(j), name)));
+        }
+        for (i, entry) in self.rule.route.iter().flat_map(|r| &r.exclude).enumerate() {
+            let path = self.path.key("route").key("exclude").index(i).key("drop");
+            named.extend(entry.drop.tenant.iter().map(|name| (path.key("tenant"), name)));
+            named.extend(entry.drop.tenants.iter().enumerate().map(|(j, name)| (path.key("tenants").index(j), name)));
+        }
+        for (path, name) in named {
+            let pattern = policy::Pattern::new(name);
+            if !known.iter().any(|tenant| pattern.matches(tenant)) {
+                let message = match snapshot.tenants.is_empty() {
+                    true => {
+                        format!("there is no InferenceTenant `{name}`: with none at all every caller is `{ANONYMOUS}`")
+                    }
+                    false => format!("there is no InferenceTenant `{name}`"),
+                };
+                let finding = self.policy.document.finding(Code::UnknownTenant, &path, message);
+                findings.push(finding.suggest(nearest(name, known.iter().copied())));
             }
         }
     }
