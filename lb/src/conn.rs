@@ -109,7 +109,7 @@ fn admit(shard: &Rc<Shard>, conn: Conn, peer: SocketAddr, entrance: &Entrance) {
     let client = Client {
         conn,
         peer_ip: peer.ip().to_string().into(),
-        inbox: Buf::pooled(SizeClass::Small),
+        inbox: Buf::default(),
         head: RequestHead::default(),
         out: Out::default(),
         scope: entrance.scope.clone(),
@@ -175,7 +175,7 @@ async fn serve(open: &OpenConnection, mut client: Client) {
             match failed {
                 // Whoever is that slow is not told about it.
                 NotEstablished::TimedOut => {}
-                NotEstablished::Refused => client.drain_raw().await,
+                NotEstablished::Refused => Box::pin(client.drain_raw()).await,
             }
             return;
         }
@@ -187,8 +187,8 @@ async fn serve(open: &OpenConnection, mut client: Client) {
             Ok(Incoming::Request) => {}
             Ok(Incoming::Closed) => return,
             Err(refused) => {
-                exchange::refuse_head(shard, &mut client, &refused).await;
-                client.linger().await;
+                Box::pin(exchange::refuse_head(shard, &mut client, &refused)).await;
+                Box::pin(client.linger()).await;
                 return;
             }
         }
@@ -199,7 +199,7 @@ async fn serve(open: &OpenConnection, mut client: Client) {
                 return;
             }
             After::Linger => {
-                client.linger().await;
+                Box::pin(client.linger()).await;
                 return;
             }
             After::Abort => return,
@@ -241,9 +241,7 @@ impl Client {
                 return Err(Refused::HeadTooLong(settings.request_head_bytes_max));
             }
             let was_empty = self.inbox.is_empty();
-            if self.inbox.room() == 0 {
-                self.inbox.reserve(self.inbox.len());
-            }
+            self.inbox.make_room();
             match self.receive(None).await {
                 Ok(0) | Err(Fault::Io) => return Ok(Incoming::Closed),
                 Ok(_) if was_empty => self.conn.watch().arm(settings.request_head_timeout),
@@ -267,7 +265,8 @@ impl Client {
         let kept = buf.len();
         let received = match &mut self.conn {
             Transport::Plain(conn) => until(conn.recv(buf), leave_early, &watch).await,
-            Transport::Tls(conn) => until(conn.recv(buf), leave_early, &watch).await,
+            // In a box, here and below: plain connections would hold the room for it.
+            Transport::Tls(conn) => Box::pin(until(conn.recv(buf), leave_early, &watch)).await,
         };
         match received {
             Ok((Ok(n), buf)) => {
@@ -290,7 +289,7 @@ impl Client {
         let out = std::mem::take(&mut self.out);
         let sent = match &mut self.conn {
             Transport::Plain(conn) => until(conn.send(out), None, &watch).await,
-            Transport::Tls(conn) => until(conn.send(out), None, &watch).await,
+            Transport::Tls(conn) => Box::pin(until(conn.send(out), None, &watch)).await,
         };
         watch.disarm();
         match sent {

@@ -330,7 +330,7 @@ fn judge(
 /// The memory of a vector, to be used for views that borrow something else: collecting in place keeps it.
 fn emptied<'a>(mut views: Vec<View<'_>>) -> Vec<View<'a>> {
     views.clear();
-    views.into_iter().filter_map(|_| None).collect()
+    views.into_iter().map_while(|_| None).collect()
 }
 
 fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowledge<'_, 'p>) -> Choice<'p> {

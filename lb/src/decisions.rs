@@ -11,7 +11,7 @@ use policy::{Action, RuleIndex, Target, Verdict};
 
 use crate::log::Entry;
 use crate::openai::Usage;
-use crate::plan::{EndpointId, Plan};
+use crate::plan::{EndpointId, LocalPlan};
 
 /// Decisions that a data thread keeps.
 pub(crate) const DECISIONS_KEPT: usize = 1_000;
@@ -119,7 +119,7 @@ impl Ended {
 #[derive(Debug)]
 struct Kept {
     number: u64,
-    plan: Rc<Arc<Plan>>,
+    plan: Rc<LocalPlan>,
     plan_number: u64,
     pool: usize,
     request_id: String,
@@ -143,7 +143,7 @@ pub(crate) struct Decisions {
 
 impl Decisions {
     /// Keeps a decision; `reasons` are swapped for those of the one that is forgotten. Gives its number.
-    pub(crate) fn keep(&mut self, plan: &Rc<Arc<Plan>>, pool: usize, asked: &Asked<'_>, reasons: &mut Reasons) -> u64 {
+    pub(crate) fn keep(&mut self, plan: &Rc<LocalPlan>, pool: usize, asked: &Asked<'_>, reasons: &mut Reasons) -> u64 {
         let number = self.next;
         self.next += 1;
         let place = (number % DECISIONS_KEPT as u64) as usize;
@@ -232,7 +232,7 @@ impl Wanted {
 }
 
 impl Kept {
-    fn empty(plan: Rc<Arc<Plan>>) -> Self {
+    fn empty(plan: Rc<LocalPlan>) -> Self {
         Self {
             number: 0,
             plan,

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
@@ -24,7 +23,7 @@ use crate::local;
 use crate::mailbox::Failure;
 use crate::openai::edit::{Edits, UsageAsked};
 use crate::openai::request::{Delivery, Purpose, Request, known_path};
-use crate::plan::{EndpointId, Plan};
+use crate::plan::{EndpointId, LocalPlan};
 use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
@@ -98,7 +97,7 @@ impl Drop for OpenExchange {
 async fn answer<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    plan: Option<&'p Rc<Arc<Plan>>>,
+    plan: Option<&'p Rc<LocalPlan>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
@@ -109,7 +108,7 @@ async fn answer<'p>(
     let after = match plan {
         None => refuse(shard, client, record, &Refused::NotConfigured).await,
         Some(plan) => match routed::read(shard, client, plan, &mut message, record).await {
-            Ok(Read::Route(routed)) => route(shard, client, *routed, message, record).await,
+            Ok(Read::Route(routed)) => route(shard, client, routed, message, record).await,
             Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
             Err(refused) => refuse(shard, client, record, &refused).await,
         },
@@ -144,7 +143,7 @@ fn text_of(bytes: &[u8], bytes_max: usize) -> Cow<'static, str> {
 async fn route<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: Routed<'p>,
+    routed: Box<Routed<'p>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
@@ -155,7 +154,7 @@ async fn route<'p>(
     loop {
         let choice = match ask::decide(shard, client, &routed, &message, tried.ids(), record) {
             Ok(choice) => choice,
-            Err(refused) => return conclude(shard, client, &routed, last, refused, record).await,
+            Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
         };
         record.chosen(routed.pool, routed.plan, &choice);
         let attempt = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
@@ -184,13 +183,13 @@ async fn route<'p>(
                 // Asking others on behalf of the busy is what turns an overload into a storm.
                 retry = retry.or_else(|| Retry::allowed(shard));
                 if retry.is_none() {
-                    return conclude(shard, client, &routed, last, Refused::Internal, record).await;
+                    return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
                 }
             }
             Ok(answer) => {
-                // What a busy endpoint said is of no more use.
-                drop(last);
-                return deliver(shard, client, &routed, Held { answer, choice, flight }, record).await;
+                // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
+                drop((last, message));
+                return deliver(shard, client, &routed, Box::new(Held { answer, choice, flight }), record).await;
             }
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
@@ -214,7 +213,7 @@ async fn route<'p>(
             }
         }
         if tried.ids().len() >= config::limits::ATTEMPTS_MAX {
-            return conclude(shard, client, &routed, last, Refused::Internal, record).await;
+            return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
         }
     }
 }
@@ -267,7 +266,7 @@ async fn conclude<'p>(
     match (last.busy, last.failed) {
         (Some(held), _) => {
             record.chosen(routed.pool, routed.plan, &held.choice);
-            deliver(shard, client, routed, *held, record).await
+            deliver(shard, client, routed, held, record).await
         }
         (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
         (None, None) => {
@@ -314,13 +313,14 @@ async fn deliver(
     shard: &Rc<Shard>,
     client: &mut Client,
     routed: &Routed<'_>,
-    held: Held<'_>,
+    mut held: Box<Held<'_>>,
     record: &mut Record<'_>,
 ) -> After {
-    let Held { answer, choice, mut flight } = held;
+    // What stays in the box takes no room in the future.
+    let Held { answer, choice, flight } = &mut *held;
     let status = answer.head.status;
     let shown = Presentation {
-        model_shown: shown_model(routed, &choice),
+        model_shown: shown_model(routed, choice),
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },
         event_names: event_names(routed.api),
@@ -331,12 +331,12 @@ async fn deliver(
     };
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
     let forwarded = forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
-    let Forwarded { end, usage, response_bytes, first_content_us, reusable, after, replaced_status } = forwarded;
+    let Forwarded { end, usage, response_bytes, first_content_us, upstream, after, replaced_status } = forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
     record.entry.usage = usage;
     record.entry.ttft_us = first_content_us.map(|at| at.saturating_sub(record.received_us));
-    record.entry.cost = cost(routed, &choice, record);
+    record.entry.cost = cost(routed, choice, record);
     let tokens = |count: Option<u64>| count.and_then(|n| u32::try_from(n).ok());
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
@@ -356,9 +356,10 @@ async fn deliver(
     };
     record.entry.outcome = outcome;
     flight.end(ended);
-    report_end(shard, &choice, status, end);
-    if let Some(conn) = reusable {
-        choice.endpoint.keep(conn, io::now_us());
+    report_end(shard, choice, status, end);
+    let Held { answer, choice, .. } = *held;
+    if upstream == forward::Upstream::Keeps {
+        choice.endpoint.keep(answer.conn, io::now_us());
     }
     shard.memory.borrow_mut().recycle(choice.chain);
     match end {

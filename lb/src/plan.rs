@@ -1,6 +1,8 @@
 //! What the control thread hands to the data threads: a snapshot with its endpoints found, as one immutable value.
 
 use std::net::SocketAddr;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +86,25 @@ pub(crate) struct Plan {
     pub(crate) taggers: Vec<Tagger>,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
     pub(crate) providers: Vec<Option<EndpointId>>,
+}
+
+/// A plan as one data thread holds it. Requests count references to this, which only their thread does: the count of the
+/// plan itself would be a line of memory that all threads write.
+#[derive(Debug)]
+pub(crate) struct LocalPlan(Arc<Plan>);
+
+impl LocalPlan {
+    pub(crate) fn new(plan: Arc<Plan>) -> Rc<Self> {
+        Rc::new(Self(plan))
+    }
+}
+
+impl Deref for LocalPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.0
+    }
 }
 
 impl Plan {

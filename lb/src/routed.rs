@@ -1,7 +1,6 @@
 //! From a received message to a request that belongs to a pool: path, caller, body, tags (steps 2 to 4).
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use config::snapshot::Pool;
 use policy::Api;
@@ -15,7 +14,7 @@ use crate::http1::{Method, Name};
 use crate::local;
 use crate::openai::edit::{UsageAsked, usage_asked};
 use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options, purpose_of};
-use crate::plan::Plan;
+use crate::plan::{LocalPlan, Plan};
 use crate::record::Record;
 use crate::shard::Shard;
 use crate::tenant::tenant_of;
@@ -25,7 +24,7 @@ const MODEL_LOGGED_BYTES_MAX: usize = 200;
 
 /// A request that is read and belongs to a pool.
 pub(crate) struct Routed<'a> {
-    pub(crate) plan: &'a Rc<Arc<Plan>>,
+    pub(crate) plan: &'a Rc<LocalPlan>,
     pub(crate) pool_index: usize,
     pub(crate) pool: &'a Pool,
     pub(crate) api: Api,
@@ -47,7 +46,7 @@ pub(crate) enum Read<'a> {
 pub(crate) async fn read<'a>(
     shard: &Shard,
     client: &Client,
-    plan: &'a Rc<Arc<Plan>>,
+    plan: &'a Rc<LocalPlan>,
     message: &mut Message,
     record: &mut Record<'a>,
 ) -> Result<Read<'a>, Refused> {
@@ -89,7 +88,7 @@ fn read_head<'a>(
 /// Body, pool, tags.
 fn read_body<'a>(
     client: &Client,
-    plan: &'a Rc<Arc<Plan>>,
+    plan: &'a Rc<LocalPlan>,
     message: &Message,
     record: &mut Record<'a>,
 ) -> Result<Routed<'a>, Refused> {

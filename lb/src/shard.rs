@@ -24,7 +24,7 @@ use crate::log::Entry;
 use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
-use crate::plan::{EndpointId, EndpointSpec, Plan};
+use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tls::Acceptor;
@@ -78,7 +78,7 @@ pub(crate) struct Shard {
     pub(crate) index: usize,
     pub(crate) settings: Arc<Settings>,
     pub(crate) reactor: Rc<Reactor>,
-    plan: RefCell<Option<Rc<Arc<Plan>>>>,
+    plan: RefCell<Option<Rc<LocalPlan>>>,
     pub(crate) table: RefCell<Table>,
     pub(crate) fleet: RefCell<Fleet>,
     pub(crate) memory: RefCell<Memory>,
@@ -314,13 +314,12 @@ impl Shard {
         for endpoint in changes.added {
             fleet.add_endpoint(now_us, endpoint.spec.id.0, &predictor_spec(&endpoint.spec));
         }
-        *self.plan.borrow_mut() = Some(Rc::new(plan));
+        *self.plan.borrow_mut() = Some(LocalPlan::new(plan));
         self.decisions.borrow_mut().plan_changed();
     }
 
-    /// The plan in force. What is counted for each request is this thread's own handle: the count of the plan itself would
-    /// be a line of memory that all threads write.
-    pub(crate) fn plan(&self) -> Option<Rc<Arc<Plan>>> {
+    /// The plan in force.
+    pub(crate) fn plan(&self) -> Option<Rc<LocalPlan>> {
         self.plan.borrow().clone()
     }
 

@@ -119,18 +119,20 @@ async fn ask(
     let watch = conn.watch_shared();
     watch.arm(timeouts.idle.unwrap_or(shard.settings.idle_timeout));
     let out = std::mem::take(&mut client.out);
-    let socket = (out.len() > EARLY_ANSWER_BYTES_MIN).then(|| conn.raw_fd());
-    let sending = until(conn.send(out), Some(client.conn.watch()), &watch);
-    let sent = match socket {
-        None => sending.await,
-        Some(socket) => match io::unless(sending, io::speaks(socket)).await {
+    let sent = if out.len() <= EARLY_ANSWER_BYTES_MIN {
+        until(conn.send(out), Some(client.conn.watch()), &watch).await
+    } else {
+        let socket = conn.raw_fd();
+        let sending = until(conn.send(out), Some(client.conn.watch()), &watch);
+        // In a box: few requests need it, and every connection would hold the room for it.
+        match Box::pin(io::unless(sending, io::speaks(socket))).await {
             Some(sent) => sent,
-            None => return early_answer(client, upstream, shard, conn).await,
-        },
+            None => return Box::pin(early_answer(client, upstream, shard, conn)).await,
+        }
     };
     match sent {
         Ok((_, mut out)) => {
-            message.bytes = std::mem::take(&mut out.data);
+            message.bytes = std::mem::take(out.data());
             out.clear();
             client.out = out;
             // A server may answer before it has read everything (413), so a failed send is told by the receive.
@@ -206,9 +208,7 @@ async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: C
         if received.len() > RESPONSE_HEAD_BYTES_MAX {
             return Err(NoAnswer::Failed(UpstreamError::BadAnswer));
         }
-        if received.room() == 0 {
-            received.reserve(received.len());
-        }
+        received.make_room();
     }
 }
 
@@ -219,7 +219,7 @@ fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Messa
     let body_bytes = upstream.edits.body_bytes(message.body_end - message.body_start);
     out.small_with(|to| push_head(to, client, upstream, message, body_bytes));
     upstream.edits.push(&mut out, message.body_start..message.body_end);
-    out.data = std::mem::take(&mut message.bytes);
+    *out.data() = std::mem::take(&mut message.bytes);
     client.out = out;
 }
 

@@ -50,9 +50,9 @@ impl Message {
         self.bytes.get(self.body_start..self.body_end).unwrap_or_default()
     }
 
-    /// What was received after the body.
+    /// What was received after the body. Holds no memory where there is nothing, as mostly.
     pub(crate) fn take_rest(&mut self) -> Buf {
-        let mut rest = Buf::pooled(SizeClass::Small);
+        let mut rest = Buf::default();
         rest.extend(self.bytes.get(self.body_end..).unwrap_or_default());
         self.bytes.truncate(self.body_end);
         rest

@@ -66,7 +66,9 @@ impl Get {
 pub(super) fn ask(admin: &str, path: &str) -> Result<(String, Value), ExitCode> {
     let answer = fetch(admin, path, WITHIN).map_err(|error| match error {
         FetchError::Unaskable(why) => usage(why),
-        error => usage(format!("{admin}: {error}; is the gateway running, and is this its admin address?")),
+        error @ (FetchError::Connect(_) | FetchError::Timeout(_) | FetchError::Broken(_)) => {
+            usage(format!("{admin}: {error}; is the gateway running, and is this its admin address?"))
+        }
     })?;
     let text = String::from_utf8_lossy(&answer.body).into_owned();
     if answer.status != 200 {

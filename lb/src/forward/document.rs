@@ -66,7 +66,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         out.push_data(0..at.start);
         out.push_small(&text);
         out.push_data(at.end..body.len());
-        out.data = body;
+        *out.data() = body;
         match self.send().await {
             Ok(()) => End::Complete,
             Err(end) => end,

@@ -51,11 +51,20 @@ pub(crate) struct Forwarded {
     pub(crate) response_bytes: u64,
     /// When the first output came, on the process clock; streamed answers only.
     pub(crate) first_content_us: Option<u64>,
-    /// The upstream connection, when it can be used again.
-    pub(crate) reusable: Option<Conn>,
+    /// Whether the upstream connection can be used again.
+    pub(crate) upstream: Upstream,
     pub(crate) after: After,
     /// The status that the client saw, where it is not the upstream's.
     pub(crate) replaced_status: Option<u16>,
+}
+
+/// What becomes of an upstream connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Upstream {
+    /// It has given its answer, no more, and takes the next request.
+    Keeps,
+    /// It is of no more use.
+    Ends,
 }
 
 /// How the answer ended.
@@ -86,15 +95,16 @@ pub(crate) enum Cut {
 pub(crate) async fn forward(
     shard: &Rc<Shard>,
     client: &mut Client,
-    answer: Answer,
+    answer: &mut Answer,
     shown: &Presentation<'_>,
     idle_timeout: std::time::Duration,
     first_content: impl FnMut(u64),
 ) -> Forwarded {
-    let Answer { conn, head, mut received } = answer;
-    let kind = content_kind(&head, &received);
+    let Answer { conn, head, received } = answer;
+    let (head, mut received) = (&*head, std::mem::take(received));
+    let kind = content_kind(head, &received);
     client.out.clear();
-    client.out.small_with(|to| push_head_lines(to, &head, &received, shown));
+    client.out.small_with(|to| push_head_lines(to, head, &received, shown));
     let mut pass = Pass {
         shard,
         client,
@@ -189,7 +199,7 @@ fn content_kind(head: &ResponseHead, bytes: &[u8]) -> Kind {
 struct Pass<'a, F> {
     shard: &'a Rc<Shard>,
     client: &'a mut Client,
-    conn: Conn,
+    conn: &'a mut Conn,
     shown: &'a Presentation<'a>,
     idle_timeout: std::time::Duration,
     source: Source,
@@ -233,14 +243,12 @@ impl<F: FnMut(u64)> Pass<'_, F> {
 
     fn finish(self, end: End) -> Forwarded {
         let whole = matches!(end, End::Complete | End::ErrorEvent) && self.source.is_done();
-        let reusable = (whole && self.upstream_keeps).then_some(self.conn);
-        let (usage, response_bytes, first_content_us) = (self.usage, self.response_bytes, self.first_content_us);
         Forwarded {
             end,
-            usage,
-            response_bytes,
-            first_content_us,
-            reusable,
+            usage: self.usage,
+            response_bytes: self.response_bytes,
+            first_content_us: self.first_content_us,
+            upstream: if whole && self.upstream_keeps { Upstream::Keeps } else { Upstream::Ends },
             after: self.after,
             replaced_status: self.replaced_status,
         }

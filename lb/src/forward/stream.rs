@@ -20,7 +20,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             self.kept.clear();
             self.kept.push(Kept::Received(0..received.len()));
             self.put_kept();
-            self.client.out.data = received;
+            *self.client.out.data() = received;
             received = Buf::default();
         }
         let mut begun = false;
@@ -114,7 +114,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
 
     /// The buffer for the next receive: that of the last one where its size still fits.
     fn next_buffer(&mut self) -> Buf {
-        let mut last = std::mem::take(&mut self.client.out.data);
+        let mut last = std::mem::take(self.client.out.data());
         let (len, capacity) = (last.len(), last.len() + last.room());
         self.client.out.clear();
         let class = if len > 0 && len == capacity {
@@ -173,7 +173,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         } else {
             self.put_kept();
         }
-        self.client.out.data = received;
+        *self.client.out.data() = received;
         Ok(())
     }
 

@@ -73,6 +73,13 @@ impl Buf {
         self.bytes.capacity() - self.bytes.len()
     }
 
+    /// Makes room to receive into where there is none: of the smallest size at first.
+    pub(crate) fn make_room(&mut self) {
+        if self.room() == 0 {
+            self.reserve(self.bytes.len().max(SizeClass::Small.bytes()));
+        }
+    }
+
     /// Makes room for at least `extra` more bytes, by moving to a larger buffer where needed.
     pub(crate) fn reserve(&mut self, extra: usize) {
         if self.room() >= extra {

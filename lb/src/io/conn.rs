@@ -58,29 +58,35 @@ impl Conn {
     pub(crate) async fn send(&mut self, mut out: Out) -> (io::Result<()>, Out) {
         let total = out.len();
         let mut sent = 0;
+        let mut result = Ok(());
         while sent < total {
-            let result;
-            (result, out) = match out.into_sendable(sent) {
+            let written;
+            (written, out) = match out.into_sendable(sent) {
                 Sendable::One(one) => {
-                    let (result, one) = self.stream.write(one).await;
-                    (result, one.out)
+                    let (written, one) = self.stream.write(one).await;
+                    (written, one.out)
                 }
                 Sendable::Many(many) => {
-                    let (result, many) = self.stream.writev(many).await;
-                    (result, many.out)
+                    let (written, many) = self.stream.writev(many).await;
+                    (written, many.out)
                 }
             };
-            match result {
-                Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), out),
+            result = match written {
+                Ok(0) => Err(io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     sent += n;
                     self.watch().progressed();
+                    Ok(())
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return (Err(error), out),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+                Err(error) => Err(error),
+            };
+            if result.is_err() {
+                break;
             }
         }
-        (Ok(()), out)
+        out.done();
+        (result, out)
     }
 
     /// Ends our side of the connection; what was sent still arrives.
@@ -176,8 +182,8 @@ mod tests {
             let reactor = Reactor::new(Waker::new().unwrap()).unwrap();
             let mut conn = adopt(accepted, &reactor).unwrap();
             let mut out = Out::default();
-            out.data = Buf::with_room(bytes);
-            out.data.extend(&vec![b'x'; bytes]);
+            *out.data() = Buf::with_room(bytes);
+            out.data().extend(&vec![b'x'; bytes]);
             out.push_data(0..bytes);
             conn.send(out).await.0.unwrap();
             conn.shutdown().await;

@@ -6,16 +6,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Runs `task`; `Err` when it panicked (the panic hook has said where).
-pub(crate) async fn catching(task: impl Future<Output = ()>) -> Result<(), Panicked> {
-    Catching { task: Some(task) }.await
+pub(crate) fn catching<F: Future<Output = ()>>(task: F) -> Catching<F> {
+    Catching { task }
 }
 
 /// The task ended by a panic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Panicked;
 
-struct Catching<F> {
-    task: Option<F>,
+/// See [`catching`]. It is to be awaited once.
+#[derive(Debug)]
+pub(crate) struct Catching<F> {
+    task: F,
 }
 
 impl<F: Future<Output = ()>> Future for Catching<F> {
@@ -23,8 +25,7 @@ impl<F: Future<Output = ()>> Future for Catching<F> {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // SAFETY: the task is pinned with `self` and is only ever dropped in place, never moved.
-        let task = unsafe { self.map_unchecked_mut(|this| &mut this.task) };
-        let Some(running) = task.as_pin_mut() else { return Poll::Ready(Err(Panicked)) };
+        let running = unsafe { self.map_unchecked_mut(|this| &mut this.task) };
         // What a panic may leave half-done is this task's own; shared state is borrowed only between two awaits, and a
         // broken borrow of it shows as another panic, not as wrong data.
         match catch_unwind(AssertUnwindSafe(|| running.poll(cx))) {

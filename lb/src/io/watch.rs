@@ -99,12 +99,8 @@ impl Watch {
 /// Awaits `operation`, unless the peer of `peer` leaves or the deadline of `deadline` passes before.
 ///
 /// Ending early drops the operation: a receive may lose bytes, so the connection must then be closed.
-pub(crate) async fn until<T>(
-    operation: impl Future<Output = T>,
-    peer: Option<&Watch>,
-    deadline: &Watch,
-) -> Result<T, Stop> {
-    Until { operation, peer, deadline }.await
+pub(crate) fn until<'a, F: Future>(operation: F, peer: Option<&'a Watch>, deadline: &'a Watch) -> Until<'a, F> {
+    Until { operation, peer, deadline }
 }
 
 /// Awaits `operation`, unless `stop` ends before: then the operation is dropped.
@@ -135,7 +131,9 @@ pub(crate) async fn speaks(socket: RawFd) {
     }
 }
 
-struct Until<'a, F> {
+/// See [`until`]. (No `async fn`: it would hold the operation twice, as its argument and while it is awaited.)
+#[derive(Debug)]
+pub(crate) struct Until<'a, F> {
     operation: F,
     peer: Option<&'a Watch>,
     deadline: &'a Watch,

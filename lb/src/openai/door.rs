@@ -143,7 +143,7 @@ pub fn edited(api: Api, content_type: &[u8], body: &[u8], upstream_model: &str) 
     let usage = usage_asked(&request, body, has_stream_options(api));
     let edits = Edits::new(&request, body, upstream_model, usage);
     let mut out = Out::default();
-    out.data.extend(body);
+    out.data().extend(body);
     edits.push(&mut out, 0..body.len());
     Some((out.slices().collect::<Vec<_>>().concat(), edits.body_bytes(body.len())))
 }
@@ -156,7 +156,7 @@ pub fn rewritten(body: &[u8], rewrites: &[Rewrite]) -> Option<Vec<u8>> {
     let usage = usage_asked(&request, body, true);
     let edits = Edits::new(&request, body, &request.model, usage).rewriting(rewrites, api, &request, body);
     let mut out = Out::default();
-    out.data.extend(body);
+    out.data().extend(body);
     edits.push(&mut out, 0..body.len());
     Some(out.slices().collect::<Vec<_>>().concat())
 }

@@ -67,7 +67,7 @@ impl Edits {
         self.splices.iter().fold(original, |bytes, splice| bytes - splice.at.len() + splice.with.len())
     }
 
-    /// Appends the edited body, which stands at `body` in `out.data`.
+    /// Appends the edited body, which stands at `body` in the data of `out`.
     pub(crate) fn push(&self, out: &mut Out, body: Range<usize>) {
         let mut from = body.start;
         for splice in &self.splices {
@@ -125,8 +125,8 @@ mod tests {
         let usage = usage_asked(&request, body.as_bytes(), true);
         let edits = Edits::new(&request, body.as_bytes(), model, usage);
         let mut out = Out::default();
-        out.data.extend(b"HEAD");
-        out.data.extend(body.as_bytes());
+        out.data().extend(b"HEAD");
+        out.data().extend(body.as_bytes());
         edits.push(&mut out, 4..4 + body.len());
         assert_eq!(out.len(), edits.body_bytes(body.len()));
         String::from_utf8(out.to_vec()).unwrap()

@@ -97,7 +97,7 @@ mod tests {
         let edits = Edits::new(&request, body.as_bytes(), "m", UsageAsked::ByClient);
         let edits = edits.rewriting(rewrites, api, &request, body.as_bytes());
         let mut out = Out::default();
-        out.data.extend(body.as_bytes());
+        out.data().extend(body.as_bytes());
         edits.push(&mut out, 0..body.len());
         assert_eq!(out.len(), edits.body_bytes(body.len()));
         String::from_utf8(out.to_vec()).unwrap()

@@ -91,7 +91,7 @@ impl Session {
     pub fn send(&mut self, head: &[u8], body: &[u8]) -> io::Result<Vec<u8>> {
         let mut out = Out::default();
         out.push_small(head);
-        out.data.extend(body);
+        out.data().extend(body);
         out.push_data(0..body.len());
         let mut sealed = Vec::new();
         let mut sent = 0;

@@ -154,7 +154,7 @@ impl Records {
         }
         let bytes = ciphertext.buf.len();
         out.clear();
-        out.data = ciphertext.buf;
+        *out.data() = ciphertext.buf;
         out.push_data(0..bytes);
         Ok(())
     }

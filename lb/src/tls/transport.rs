@@ -70,7 +70,7 @@ impl Transport {
         let Self::Tls(conn) = self else { return Ok(Established::Plain) };
         let watch = conn.raw().watch_shared();
         watch.arm(timeout);
-        let done = until(conn.handshake(), None, &watch).await;
+        let done = Box::pin(until(conn.handshake(), None, &watch)).await;
         watch.disarm();
         match done {
             Ok(Ok(())) => Ok(Established::Tls),
