@@ -165,6 +165,8 @@ impl<'a> Cursor<'a> {
 
     /// Passes over a value that `each` may have gone over already.
     fn one(&mut self, each: impl FnOnce(&mut Self) -> Option<()>) -> Option<()> {
+        // A look at its kind moves over the white space before it, and is not yet a step over the value.
+        self.next()?;
         let before = self.at;
         each(self)?;
         if self.at == before {
@@ -407,6 +409,19 @@ mod tests {
         assert_eq!(found[0].1, r#"x\"}y"#);
         assert_eq!(found[1].1, r#"[{"c":"]"},[1,2]]"#);
         assert_eq!(found[3].1, "-1.5e900");
+    }
+
+    #[test]
+    fn a_value_that_was_only_looked_at_is_passed_over_whatever_stands_before_it() {
+        for json in [r#"{"a":1,"b":2}"#, "{\"a\" : 1, \"b\":\n\t{} }", r#"{"a": "x", "b": "y"}"#] {
+            let mut seen = Vec::new();
+            let whole = Cursor::new(json.as_bytes(), 0..json.len()).members(|key, cursor| {
+                seen.push((key.to_vec(), cursor.kind()? == Kind::Array));
+                Some(())
+            });
+            assert_eq!(whole, Some(0..json.len()), "{json}");
+            assert_eq!(seen, [(b"a".to_vec(), false), (b"b".to_vec(), false)], "{json}");
+        }
     }
 
     #[test]
