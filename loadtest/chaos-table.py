@@ -2,11 +2,11 @@
 """The named faults against several proxies, as one table of scenario x proxy (Markdown).
 
     loadtest/chaos-table.py [--loadtest FILE] [--kinference FILE] [--sglang-router FILE] [--vllm-router FILE]
-                            [--proxies NAME...] [--only SCENARIO...] [--repeat N] [--details] [--out FILE] [--json FILE]
+                            [--proxies NAME...] [--only SCENARIO...] [--repeat N] [--join FILE] [--details] [--out FILE] [--json FILE]
 
 Each proxy is started anew for each scenario by chaos-peers/run.sh; one that is not installed is left out and said so. A whole run of
 all eight takes a quarter of an hour, most of it the routers' starts. With --repeat, a scenario that came out differently shows how often
-it passed, and does not count as passed. Standard library only; it ends what it has started.
+it passed, and does not count as passed; --join counts the runs of an earlier --json too. Standard library only; it ends what it has started.
 """
 import argparse
 import json
@@ -74,7 +74,7 @@ def end(pid):
 
 
 def judge(loadtest, peer, environment, only):
-    """The rows of one proxy."""
+    """The rows of one proxy in one run; None when it did not start."""
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder) / "report.json"
         command = [str(loadtest), "chaos", "--proxy-cmd", f"{RUN} {peer} {{listen}} {{upstream1}} {{upstream2}}",
@@ -87,7 +87,8 @@ def judge(loadtest, peer, environment, only):
             if running.poll() is None:
                 end(running.pid)
         if not report.exists():
-            sys.exit(f"{peer}: {told[-2000:]}")
+            print(f"{peer}: {told[-2000:]}", file=sys.stderr)
+            return None
         return json.loads(report.read_text())["rows"]
 
 
@@ -136,6 +137,7 @@ def main():
     parser.add_argument("--proxies", nargs="*", default=[], help="columns to make, by parts of their names")
     parser.add_argument("--only", nargs="*", default=[], help="names of scenarios")
     parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--join", type=pathlib.Path)
     parser.add_argument("--details", action="store_true", help="also why each one failed or was not judged")
     parser.add_argument("--out", type=pathlib.Path, help="write the table here and not to standard output")
     parser.add_argument("--json", type=pathlib.Path)
@@ -146,7 +148,10 @@ def main():
         sys.exit(f"{arguments.loadtest} is missing: cargo build --release -p loadtest")
     there = programs(arguments)
     environment = {program.replace("-", "_").upper(): str(path) for program, (path, _) in there.items()}
-    columns, versions = {}, {}
+    runs, versions = {}, {}
+    if arguments.join:
+        earlier = json.loads(arguments.join.read_text())
+        runs, versions = earlier["runs"], earlier["versions"]
     for name, peer, program, _ in PROXIES:
         if arguments.proxies and not any(part in name for part in arguments.proxies):
             continue
@@ -154,20 +159,23 @@ def main():
             print(f"{name} is not installed, left out", file=sys.stderr)
             continue
         begun = time.monotonic()
-        columns[name] = settled([judge(arguments.loadtest, peer, environment, arguments.only) for _ in range(arguments.repeat)])
+        judged = [judge(arguments.loadtest, peer, environment, arguments.only) for _ in range(arguments.repeat)]
+        runs.setdefault(name, []).extend(rows for rows in judged if rows)
         versions[program] = there[program][1]
         print(f"{name}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+    columns = {name: settled(runs[name]) for name, *_ in PROXIES if runs.get(name)}
     if not columns:
         sys.exit("no proxy to judge")
     told = ", ".join(f"{program} {number}" for program, number in versions.items())
-    times = "one run" if arguments.repeat == 1 else f"{arguments.repeat} runs"
+    most = max(len(of) for of in runs.values())
+    times = "one run" if most == 1 else f"{most} runs"
     text = f"{time.strftime('%Y-%m-%d')}, Linux {platform.release().split('-')[0]}, {times}: {told}.\n\n{markdown(columns, arguments.details)}\n"
     if arguments.out:
         arguments.out.write_text(text)
     else:
         print(text, end="")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"versions": versions, "columns": columns}, indent=1))
+        arguments.json.write_text(json.dumps({"versions": versions, "runs": runs}, indent=1))
 
 
 if __name__ == "__main__":

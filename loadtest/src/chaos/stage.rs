@@ -134,12 +134,16 @@ impl<'a> Stage<'a> {
     /// proxy that does not get there is judged by the scenarios.
     fn settle(&self) {
         let deadline = Instant::now() + self.plan.patience;
-        for _ in 0..SETTLE_REQUESTS_MAX {
-            if (0..self.engines.len()).all(|engine| !self.asked(engine).is_empty()) || Instant::now() > deadline {
+        let mut answered = 0;
+        while answered < SETTLE_REQUESTS_MAX && Instant::now() < deadline {
+            if (0..self.engines.len()).all(|engine| !self.asked(engine).is_empty()) {
                 return;
             }
-            if self.chat("", &self.whole(1)).is_err() {
-                return;
+            match self.chat("", &self.whole(1)) {
+                Ok(answer) if answer.status == 200 => answered += 1,
+                // It knows its models, and not yet its engines.
+                Ok(_) => std::thread::sleep(LOOK_AGAIN),
+                Err(_) => return,
             }
         }
     }
