@@ -56,8 +56,11 @@ pub(super) fn read_file(path: &Path) -> Result<SourceFile, ExitCode> {
 /// Longest line of a file of lines.
 const LINE_BYTES_MAX: u64 = 16 << 20;
 
-/// Calls `each(number, line)` with the lines of a file, from 1; `-` is stdin. The file may be larger than memory.
-pub(super) fn each_line(path: &Path, each: &mut dyn FnMut(u64, &[u8]) -> Result<(), ExitCode>) -> Result<(), ExitCode> {
+/// What is done with a line of a number, from 1.
+type OnLine<'a> = dyn FnMut(u64, &[u8]) -> Result<(), ExitCode> + 'a;
+
+/// Calls `each` with the lines of a file; `-` is stdin. The file may be larger than memory.
+pub(super) fn each_line(path: &Path, each: &mut OnLine<'_>) -> Result<(), ExitCode> {
     let cannot_read = |error: io::Error| usage(format!("{} cannot be read: {error}", path.display()));
     let mut reader: BufReader<Box<dyn Read>> = BufReader::new(match path.as_os_str() == "-" {
         true => Box::new(io::stdin()),

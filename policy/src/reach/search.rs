@@ -173,11 +173,12 @@ impl<'m> Case<'m> {
     /// obstacles ask for in all, and its work by `steps`.
     fn search(&self, obstacles: &[&'m Match], steps: &mut Steps) -> Found {
         let Some(made) = self.make() else { return Found::Nothing };
-        let Some(taker) = self.first_taker(&made, obstacles) else { return Found::Request(Box::new(made.example)) };
-        match steps.left.checked_sub(taker as u64 + 1) {
+        let taker = self.first_taker(&made, obstacles);
+        match steps.left.checked_sub(taker.map_or(obstacles.len(), |taker| taker + 1) as u64) {
             Some(left) => steps.left = left,
             None => return Found::GaveUp,
         }
+        let Some(taker) = taker else { return Found::Request(Box::new(made.example)) };
         let ways = obstacles.get(taker).map(|taker| self.ways_past(taker)).unwrap_or_default();
         first_found(ways, obstacles, steps)
     }
