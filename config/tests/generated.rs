@@ -3,7 +3,14 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use config::SourceFile;
+use config::check::Checker;
+use config::load::documents;
+use crds::Kind;
+use crds::schema::reference::{Field, each_field};
+use crds::schema::{self, example};
 use policy::{Code, signal};
+use serde_json::Value;
 
 fn markdown() -> String {
     let mut out = String::from(
@@ -35,4 +42,48 @@ fn the_committed_reference_of_diagnostics_is_that_of_the_code() {
         "{} is not what the code prints; run `UPDATE=1 cargo test -p config`",
         path.display()
     );
+}
+
+/// Calls `each` with every field of every kind and of the server's own file.
+fn every_field(each: &mut dyn FnMut(Field<'_>)) {
+    for kind in Kind::ALL {
+        each_field(kind.as_str(), &schema::spec(kind), each);
+    }
+    each_field("server", &schema::server(), each);
+}
+
+#[test]
+fn every_field_has_an_example_that_its_schema_takes() {
+    let mut faults = Vec::new();
+    every_field(&mut |Field { path, schema, .. }| {
+        let Some(example) = example::example(path, schema) else {
+            let nested =
+                |schema: &Value| schema.get("properties").is_some() || schema.get("additionalProperties").is_some();
+            if !nested(schema) && !schema.get("items").is_some_and(nested) {
+                faults.push(format!("{path} has no example"));
+            }
+            return;
+        };
+        let mut findings = Vec::new();
+        let read = documents(&SourceFile::new("example", &format!("{example}\n")), &mut findings);
+        match read.first() {
+            Some(document) => Checker::default().check(document, schema, &mut findings),
+            None => faults.push(format!("{path}: `{example}` is no YAML")),
+        }
+        faults.extend(findings.iter().map(|finding| format!("{path}: `{example}`: {finding}")));
+    });
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[test]
+fn every_number_has_a_unit() {
+    let mut missing = Vec::new();
+    every_field(&mut |Field { path, schema, .. }| {
+        let branches = schema.get("anyOf").and_then(Value::as_array).into_iter().flatten();
+        let mut forms = branches.chain([schema]).filter_map(|form| form.get("type").and_then(Value::as_str));
+        if forms.any(|form| matches!(form, "integer" | "number")) && example::unit(path, schema).is_none() {
+            missing.push(path.to_owned());
+        }
+    });
+    assert!(missing.is_empty(), "{missing:#?}");
 }

@@ -21,6 +21,7 @@ use crate::tenant::InferenceTenantSpec;
 use crate::worker_set::InferenceWorkerSetSpec;
 
 pub mod crd;
+pub mod example;
 pub mod reference;
 
 /// Metadata that only an API server writes; accepted and ignored, as `kubectl get -o yaml` prints it.

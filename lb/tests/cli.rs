@@ -308,3 +308,26 @@ fn the_crds_are_printed_as_yaml_of_their_kinds() {
     let output = kinference(&["ctl", "schema", "--crds"]);
     assert_eq!(text(&output.stdout).matches("kind: CustomResourceDefinition").count(), 6);
 }
+
+#[test]
+fn usage_adds_up_an_access_log_by_what_is_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let line = |tenant: &str, model: &str, completion: u32| {
+        format!(
+            r#"{{"request_id":"r","tenant":"{tenant}","model":"{model}","prompt_tokens":10,"completion_tokens":{completion},"cost":0.25}}"#
+        )
+    };
+    let log = [line("alice", "m", 1), line("bob", "m", 2), line("alice", "m", 3), "started".to_owned()].join("\n");
+    let log = write(folder.path(), "access.jsonl", &log);
+    let output = kinference(&["ctl", "usage", &log]);
+    assert_eq!(
+        text(&output.stdout),
+        "TENANT  MODEL  REQUESTS  PROMPT  CACHED  COMPLETION    COST\n\
+         alice   m             2      20       0           4  0.5000\n\
+         bob     m             1      10       0           2  0.2500\n"
+    );
+    let output = kinference(&["ctl", "usage", "--by", "model", "-o", "json", &log]);
+    let sums: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
+    assert_eq!((&sums["model"], &sums["requests"], &sums["cost"]), (&"m".into(), &3.into(), &0.75.into()));
+    assert_eq!(code(&kinference(&["ctl", "usage", "/nowhere.jsonl"])), Some(2));
+}

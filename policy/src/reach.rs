@@ -37,8 +37,9 @@ pub struct Leak {
 }
 
 /// Earlier entries looked at for one program before the analysis gives up: a second's work, so that a change of the
-/// configuration stays in force within its time. A policy written by a person needs some thousands.
-const STEPS_MAX: u64 = 5_000_000;
+/// configuration stays in force within its time. A policy written by a person needs some thousands, one of a thousand rules
+/// some millions.
+const STEPS_MAX: u64 = 20_000_000;
 
 /// Rules all of whose requests are taken by earlier rules. The default rule is not looked at.
 #[must_use]
@@ -91,8 +92,9 @@ pub fn personal_data_leaks(program: &Program) -> Vec<Leak> {
             let considered: Vec<&str> =
                 names.iter().copied().filter(|name| program.targets(index, name).contains(&target)).collect();
             let kept: Vec<Match> = route.exclude.iter().filter_map(|e| always_drops(e, target)).collect();
-            let mut obstacles = enforced_before(rules, &entries, i);
-            obstacles.extend(&kept);
+            // The rule's own excludes first: where they drop the target for all, no other entry needs to be looked at.
+            let mut obstacles: Vec<&Match> = kept.iter().collect();
+            obstacles.extend(enforced_before(rules, &entries, i));
             for entry in entries.get(i).into_iter().flatten() {
                 let example = match search(entry, Some("pii"), &considered, &obstacles, &mut steps) {
                     Found::Nothing => continue,

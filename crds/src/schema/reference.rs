@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::example;
 use crate::document::Kind;
 
 /// Every field of every kind and of the server's own file, as Markdown.
@@ -27,34 +28,52 @@ fn section(out: &mut String, title: &str, root: &str, schema: &Value) {
     if let Some(text) = schema.get("description").and_then(Value::as_str) {
         let _ = write!(out, "{text}\n\n");
     }
-    out.push_str("| field | type | default | description |\n|---|---|---|---|\n");
-    fields(out, root, schema);
+    out.push_str("| field | type | unit | default | example | description |\n|---|---|---|---|---|---|\n");
+    each_field(root, schema, &mut |field| row(out, field));
 }
 
-fn fields(out: &mut String, path: &str, schema: &Value) {
+/// One field of a schema.
+#[derive(Clone, Copy, Debug)]
+pub struct Field<'s> {
+    /// `spec.rules[].name`
+    pub path: &'s str,
+    /// What it may be.
+    pub schema: &'s Value,
+    /// Whether it must be given.
+    pub required: bool,
+}
+
+/// Calls `each` with every field below `schema`, which stands at `path`.
+pub fn each_field(path: &str, schema: &Value, each: &mut dyn FnMut(Field<'_>)) {
     if let Some(items) = schema.get("items") {
-        fields(out, &format!("{path}[]"), items);
+        each_field(&format!("{path}[]"), items, each);
     }
     if let Some(values) = schema.get("additionalProperties").filter(|v| v.is_object()) {
-        fields(out, &format!("{path}.*"), values);
+        each_field(&format!("{path}.*"), values, each);
     }
     for branch in schema.get("anyOf").and_then(Value::as_array).into_iter().flatten() {
-        fields(out, path, branch);
+        each_field(path, branch, each);
     }
     let required: Vec<&str> =
         schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
     for (name, field) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
         let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-        let shown = if required.contains(&name.as_str()) { format!("**`{below}`**") } else { format!("`{below}`") };
-        let default = match field.get("default") {
-            Some(Value::String(text)) => format!("`{text}`"),
-            Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
-            Some(value) => format!("`{value}`"),
-        };
-        let description = field.get("description").and_then(Value::as_str).unwrap_or_default();
-        let _ = writeln!(out, "| {shown} | {} | {default} | {} |", type_name(field), description.replace('|', "\\|"));
-        fields(out, &below, field);
+        each(Field { path: &below, schema: field, required: required.contains(&name.as_str()) });
+        each_field(&below, field, each);
     }
+}
+
+fn row(out: &mut String, Field { path, schema, required }: Field<'_>) {
+    let shown = if required { format!("**`{path}`**") } else { format!("`{path}`") };
+    let default = match schema.get("default") {
+        Some(Value::String(text)) => format!("`{text}`"),
+        Some(Value::Object(_) | Value::Array(_)) | None => String::new(),
+        Some(value) => format!("`{value}`"),
+    };
+    let unit = example::unit(path, schema).unwrap_or_default();
+    let example = example::example(path, schema).map(|e| format!("`{}`", e.replace('|', "\\|"))).unwrap_or_default();
+    let description = schema.get("description").and_then(Value::as_str).unwrap_or_default().replace('|', "\\|");
+    let _ = writeln!(out, "| {shown} | {} | {unit} | {default} | {example} | {description} |", type_name(schema));
 }
 
 /// A type with its bounds, in words.

@@ -1,6 +1,5 @@
 //! `kinfctl classify`: tags of a text, with the kinds, places and scores behind them. The text itself is never shown.
 
-use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,14 +9,11 @@ use predictor::classify::{
 };
 use serde_json::{Value, json};
 
-use super::set::read_file;
+use super::set::{each_line, read_file};
 use super::{print_out, usage};
 
 /// Most terms of the complexity score that are shown.
 const TERMS_MAX: usize = 5;
-
-/// Longest line with --jsonl.
-const LINE_BYTES_MAX: u64 = 16 << 20;
 
 /// Show the tags that the built-in classifiers put on a text.
 #[derive(Debug, Args)]
@@ -59,34 +55,20 @@ impl Classify {
 
     fn lines(&self, scanner: &Scanner) -> ExitCode {
         let name = self.file.display();
-        let mut reader: BufReader<Box<dyn Read>> = BufReader::new(if self.file.as_os_str() == "-" {
-            Box::new(std::io::stdin())
-        } else {
-            match std::fs::File::open(&self.file) {
-                Ok(file) => Box::new(file),
-                Err(error) => return usage(format!("{name} cannot be read: {error}")),
-            }
-        });
         let mut scratch = Scratch::default();
-        let mut line = Vec::new();
-        for number in 1_u64.. {
-            line.clear();
-            match reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line) {
-                Ok(0) => break,
-                Ok(_) => {}
-                Err(error) => return usage(format!("{name} cannot be read: {error}")),
-            }
-            let value: Value = serde_json::from_slice(&line).unwrap_or_default();
+        let read = each_line(&self.file, &mut |number, line| {
+            let value: Value = serde_json::from_slice(line).unwrap_or_default();
             let Some(text) = value.get("text").and_then(Value::as_str) else {
-                return usage(format!("{name}:{number}: not a JSON object with a `text`"));
+                return Err(usage(format!("{name}:{number}: not a JSON object with a `text`")));
             };
             let mut shown = looked_at(scanner, &mut scratch, text);
             if let (Some(id), Some(members)) = (value.get("id"), shown.as_object_mut()) {
                 members.insert("id".to_owned(), id.clone());
             }
             print_out(&format!("{shown}\n"));
-        }
-        ExitCode::SUCCESS
+            Ok(())
+        });
+        read.map_or_else(|code| code, |()| ExitCode::SUCCESS)
     }
 }
 

@@ -1,8 +1,6 @@
 //! `kinfctl diff`: what two sets of documents do differently: field by field, and with the requests of an access log.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -12,13 +10,10 @@ use config::trial::{FleetState, read_state};
 use crds::policy_test::TestRequest;
 use serde_json::{Map, Value, json};
 
-use super::set::{Set, read_file};
-use super::{print_out, usage};
+use super::print_out;
+use super::set::{Set, each_line, read_file};
 use crate::http1::target::path_of;
 use crate::openai::request::api_of_path;
-
-/// Longest line of a log that is read; the gateway's own have some hundred bytes.
-const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// Tell what two sets do differently: exit code 0 when nothing, 1 when something, 2 when they cannot be compared.
 #[derive(Debug, Args)]
@@ -104,26 +99,16 @@ struct Replayed<'s> {
 
 impl<'s> Replayed<'s> {
     fn of(log: &Path, old: &'s Set, new: &'s Set, state: &FleetState) -> Result<Self, ExitCode> {
-        let cannot_read = |error: io::Error| usage(format!("{} cannot be read: {error}", log.display()));
-        let mut reader: BufReader<Box<dyn Read>> = BufReader::new(if log.as_os_str() == "-" {
-            Box::new(io::stdin())
-        } else {
-            Box::new(File::open(log).map_err(cannot_read)?)
-        });
         let comparison = Comparison::new(&old.loaded.snapshot, &new.loaded.snapshot, state);
         let mut replayed = Self { comparison, lines_skipped: 0, blind: blind(old, new) };
-        let mut line = Vec::new();
-        loop {
-            line.clear();
-            let read = reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(cannot_read)?;
-            if read == 0 {
-                return Ok(replayed);
-            }
-            match request_of(&line) {
+        each_line(log, &mut |_, line| {
+            match request_of(line) {
                 Some((request, label)) => replayed.comparison.add(&request, &label),
                 None => replayed.lines_skipped += 1,
             }
-        }
+            Ok(())
+        })?;
+        Ok(replayed)
     }
 }
 

@@ -15,6 +15,7 @@ mod schema;
 mod serve;
 mod set;
 mod test;
+mod usage;
 mod why;
 
 use std::fmt::Display;
@@ -69,6 +70,8 @@ enum Ctl {
     Explain(Box<explain::Explain>),
     /// Tell what two sets of documents do differently
     Diff(diff::Diff),
+    /// Add up requests, tokens and costs of an access log
+    Usage(usage::Usage),
     /// Show the tags that the built-in classifiers put on a text
     Classify(classify::Classify),
     /// Print the JSON Schema of the documents, for editors
@@ -124,6 +127,7 @@ fn ctl(command: &Ctl) -> ExitCode {
         Ctl::Schema(schema) => schema.run(),
         Ctl::Get(get) => get.run(),
         Ctl::Why(why) => why.run(),
+        Ctl::Usage(usage) => usage.run(),
         Ctl::Version => version("kinfctl"),
     }
 }

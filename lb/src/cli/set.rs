@@ -1,7 +1,7 @@
 //! A set of documents as commands read it, and files beside it.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -51,6 +51,30 @@ pub(super) fn read_file(path: &Path) -> Result<SourceFile, ExitCode> {
         Ok(bytes) => Ok(SourceFile { name: name.into(), bytes }),
         Err(error) => Err(usage(format!("{name} cannot be read: {error}"))),
     }
+}
+
+/// Longest line of a file of lines.
+const LINE_BYTES_MAX: u64 = 16 << 20;
+
+/// What is done with a line of a number, from 1.
+type OnLine<'a> = dyn FnMut(u64, &[u8]) -> Result<(), ExitCode> + 'a;
+
+/// Calls `each` with the lines of a file; `-` is stdin. The file may be larger than memory.
+pub(super) fn each_line(path: &Path, each: &mut OnLine<'_>) -> Result<(), ExitCode> {
+    let cannot_read = |error: io::Error| usage(format!("{} cannot be read: {error}", path.display()));
+    let mut reader: BufReader<Box<dyn Read>> = BufReader::new(match path.as_os_str() == "-" {
+        true => Box::new(io::stdin()),
+        false => Box::new(File::open(path).map_err(cannot_read)?),
+    });
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line).map_err(cannot_read)? == 0 {
+            break;
+        }
+        each(number, &line)?;
+    }
+    Ok(())
 }
 
 /// One byte more than allowed at most, so that it is seen to be too much.

@@ -173,21 +173,18 @@ impl<'m> Case<'m> {
     /// obstacles ask for in all, and its work by `steps`.
     fn search(&self, obstacles: &[&'m Match], steps: &mut Steps) -> Found {
         let Some(made) = self.make() else { return Found::Nothing };
-        let mut looked_at = 0;
-        let taker = obstacles.iter().find(|obstacle| {
-            looked_at += 1;
-            self.takes(obstacle, &made)
-        });
-        let Some(taker) = taker else { return Found::Request(Box::new(made.example)) };
-        match steps.left.checked_sub(looked_at) {
+        let taker = self.first_taker(&made, obstacles);
+        match steps.left.checked_sub(taker.map_or(obstacles.len(), |taker| taker + 1) as u64) {
             Some(left) => steps.left = left,
             None => return Found::GaveUp,
         }
-        first_found(self.ways_past(taker), obstacles, steps)
+        let Some(taker) = taker else { return Found::Request(Box::new(made.example)) };
+        let ways = obstacles.get(taker).map(|taker| self.ways_past(taker)).unwrap_or_default();
+        first_found(ways, obstacles, steps)
     }
 
-    /// Whether `obstacle` takes the made-up request. What is not known of a header is taken not to hold.
-    fn takes(&self, obstacle: &Match, made: &Made) -> bool {
+    /// The first of `obstacles` that takes the made-up request. What is not known of a header is taken not to hold.
+    fn first_taker(&self, made: &Made, obstacles: &[&Match]) -> Option<usize> {
         let header = |condition: &HeaderCondition, request: &Request<'_>| {
             if made.opaque.contains(&condition.name) {
                 self.headers.contains(&condition)
@@ -196,7 +193,8 @@ impl<'m> Case<'m> {
             }
         };
         made.example.request(|request| {
-            obstacle.holds_but_headers(request) && obstacle.headers.iter().all(|h| header(h, request))
+            let takes = |o: &&Match| o.holds_but_headers(request) && o.headers.iter().all(|h| header(h, request));
+            obstacles.iter().position(takes)
         })
     }
 
