@@ -320,7 +320,9 @@ impl Shared {
     }
 
     fn blame(&self, engine: usize) {
-        let time = if self.sin == Sin::NeverForgives { Duration::from_secs(3600) } else { EJECTED };
+        // Whoever blames for client errors is found out by whom it leaves aside, however slow the machine is.
+        let for_good = matches!(self.sin, Sin::NeverForgives | Sin::BlamesForClientErrors);
+        let time = if for_good { Duration::from_secs(3600) } else { EJECTED };
         if self.sin != Sin::NeverEjects {
             *self.states[engine].down_until.lock().unwrap() = Some(Instant::now() + time);
         }
