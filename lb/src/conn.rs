@@ -219,6 +219,7 @@ impl Client {
         let settings = &shard.settings;
         let mut parsed_to = 0;
         let first_byte_pending = self.inbox.is_empty();
+        self.out.release();
         self.conn.watch().arm(if first_byte_pending {
             settings.client_idle_timeout
         } else {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ahash::RandomState;
 
 use crate::mailbox::Failure;
+use crate::openai::Usage;
 use crate::plan::EndpointId;
 
 /// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
@@ -157,6 +158,25 @@ pub(crate) struct SeriesCounts {
     pub(crate) duration: Histogram,
 }
 
+impl SeriesCounts {
+    /// Adds token counts. Engines may claim anything: a sum that is too large stays at the largest.
+    pub(crate) fn add_tokens(&mut self, usage: &Usage) {
+        let add = |sum: &mut u64, tokens: Option<u64>| *sum = sum.saturating_add(tokens.unwrap_or(0));
+        add(&mut self.prompt_tokens, usage.prompt_tokens);
+        add(&mut self.cached_tokens, usage.cached_tokens);
+        add(&mut self.completion_tokens, usage.completion_tokens);
+    }
+
+    /// The token counts.
+    pub(crate) fn tokens(&self) -> Usage {
+        Usage {
+            prompt_tokens: Some(self.prompt_tokens),
+            cached_tokens: Some(self.cached_tokens),
+            completion_tokens: Some(self.completion_tokens),
+        }
+    }
+}
+
 /// Everything one data thread counts.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Metrics {
@@ -253,9 +273,7 @@ impl Metrics {
         for (labels, counts) in other.series.iter() {
             let mine = self.series.counts(&labels);
             mine.requests += counts.requests;
-            mine.prompt_tokens += counts.prompt_tokens;
-            mine.cached_tokens += counts.cached_tokens;
-            mine.completion_tokens += counts.completion_tokens;
+            mine.add_tokens(&counts.tokens());
             mine.ttft.merge(&counts.ttft);
             mine.duration.merge(&counts.duration);
         }
@@ -286,4 +304,20 @@ pub(crate) struct ShardReport {
     pub(crate) metrics: Metrics,
     /// Its beliefs.
     pub(crate) endpoints: Vec<EndpointReport>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_engines_claim_never_overflows() {
+        let mut counts = SeriesCounts::default();
+        let claim = Usage { prompt_tokens: Some(u64::MAX - 1), cached_tokens: None, completion_tokens: Some(7) };
+        counts.add_tokens(&claim);
+        counts.add_tokens(&claim);
+        let again = counts.tokens();
+        counts.add_tokens(&again);
+        assert_eq!((counts.prompt_tokens, counts.cached_tokens, counts.completion_tokens), (u64::MAX, 0, 28));
+    }
 }

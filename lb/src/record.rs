@@ -94,9 +94,7 @@ impl<'p> Record<'p> {
                 status: entry.status,
             });
             counts.requests += 1;
-            counts.prompt_tokens += entry.usage.prompt_tokens.unwrap_or(0);
-            counts.cached_tokens += entry.usage.cached_tokens.unwrap_or(0);
-            counts.completion_tokens += entry.usage.completion_tokens.unwrap_or(0);
+            counts.add_tokens(&entry.usage);
             counts.duration.observe_us(entry.duration_us);
             if let Some(ttft_us) = entry.ttft_us {
                 counts.ttft.observe_us(ttft_us);

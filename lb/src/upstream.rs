@@ -244,8 +244,10 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
             (_, BodyEncoding::Removed) => !known.speaks_of_encoded_body(),
             (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
         };
-        let replaced = || upstream.headers.iter().any(|ours| name.eq_ignore_ascii_case(ours.name.as_bytes()));
-        if kept && !replaced() {
+        // The client's own header of a name that we send is not added to ours, least of all beside a credential.
+        let mut ours =
+            upstream.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
+        if kept && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
             push_header(to, name, value);
         }
     });

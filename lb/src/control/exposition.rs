@@ -276,9 +276,7 @@ impl Page {
         let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
         for (series, counts) in self.totals.series.iter() {
             let group = groups.entry([series.model, series.tenant, series.destination]).or_default();
-            group.prompt_tokens += counts.prompt_tokens;
-            group.cached_tokens += counts.cached_tokens;
-            group.completion_tokens += counts.completion_tokens;
+            group.add_tokens(&counts.tokens());
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }

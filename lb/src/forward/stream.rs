@@ -116,7 +116,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
     fn next_buffer(&mut self) -> Buf {
         let mut last = std::mem::take(self.client.out.data());
         let (len, capacity) = (last.len(), last.len() + last.room());
-        self.client.out.clear();
+        self.client.out.release();
         let class = if len > 0 && len == capacity {
             SizeClass::larger_than(capacity)
         } else if len * 4 <= SizeClass::Small.bytes() {

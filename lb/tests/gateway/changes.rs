@@ -9,6 +9,7 @@ use crate::support::{Client, Driver, Gateway, Setup, chat, get, post};
 
 on_both_drivers![
     parameters_and_headers_change_on_the_way_and_nothing_else,
+    a_providers_key_goes_alone_whatever_the_client_calls_its_own,
     a_conversation_keeps_its_side_of_a_split,
     a_rule_in_shadow_is_counted_and_logged_and_does_nothing,
     a_refusal_that_names_no_model_holds_for_every_path,
@@ -45,6 +46,24 @@ fn parameters_and_headers_change_on_the_way_and_nothing_else(driver: Driver) {
     };
     assert_eq!(named("x-team"), ["search and ads"]);
     assert_eq!(named("x-other"), ["kept"]);
+}
+
+fn a_providers_key_goes_alone_whatever_the_client_calls_its_own(driver: Driver) {
+    let hosted = engine();
+    let resources = format!(
+        "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceProvider\nmetadata: {{ name: hosted }}\nspec:\n  type: OpenAI\n  \
+         baseURL: http://{}/v1\n  auth: {{ apiKeyHeader: {{ name: X-Custom-Key, value: {{ fromEnv: HOSTED_KEY }} }} }}\n  \
+         models: [{{ name: {ALIAS}, upstreamName: {MODEL} }}]\n---\napiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePool\n\
+         metadata: {{ name: pool }}\nspec:\n  destinations: [{{ kind: InferenceProvider, name: hosted }}]\n  policyRef: [{{ name: rules }}]\n{POLICY}    - name: hosted\n      \
+         route: {{ select: [{{ type: External }}] }}\n",
+        hosted.addr()
+    );
+    let environment = vec![("HOSTED_KEY".to_owned(), "ours".to_owned())];
+    let gateway = Setup { environment, ..Setup::new(resources) }.ready(1).start(driver);
+    assert_eq!(gateway.chat("x-custom-key: the-clients\r\n", &chat(ALIAS, 3)).status, 200);
+    let sent = model_requests(&hosted).pop().expect("it came");
+    let keys: Vec<_> = sent.headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("x-custom-key")).collect();
+    assert_eq!(keys.iter().map(|(_, value)| value.as_str()).collect::<Vec<_>>(), ["ours"]);
 }
 
 fn a_conversation_keeps_its_side_of_a_split(driver: Driver) {
