@@ -159,6 +159,7 @@ impl fmt::Display for StartError {
 /// # Errors
 /// When it cannot start.
 pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
+    sys::keep_freed_memory();
     let open_files_max = sys::raise_open_files();
     let driver = options.driver.choose().map_err(StartError::Driver)?;
     let threads = options.data_threads.unwrap_or_else(cores).max(1);

@@ -189,6 +189,24 @@ pub(crate) fn pin_to_core(index: usize) {
     }
 }
 
+/// Freed memory up to this much stays with the process.
+#[cfg(target_env = "gnu")]
+const MEMORY_KEPT_BYTES: libc::c_int = 64 << 20;
+/// Larger pieces come from the kernel one by one and go back to it when they are freed.
+#[cfg(target_env = "gnu")]
+const PIECE_OF_ITS_OWN_BYTES: libc::c_int = 1 << 20;
+
+/// Keeps glibc from giving back the top of a data thread's memory whenever another thread frees something there (a batch of
+/// log lines): the data thread would ask for it again page by page, with up to four `mprotect` calls a request.
+pub(crate) fn keep_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: two numbers are passed; where one is refused, nothing changes.
+    unsafe {
+        libc::mallopt(libc::M_TRIM_THRESHOLD, MEMORY_KEPT_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, PIECE_OF_ITS_OWN_BYTES);
+    }
+}
+
 /// Raises the soft limit of open files to the hard one; returns the limit that now holds.
 pub(crate) fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
