@@ -45,6 +45,7 @@ const KEPT_MAX: usize = 256;
 const KEPT_SMALL_BYTES_MAX: usize = 16 << 10;
 
 thread_local! {
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
     static KEPT: RefCell<Vec<Box<Pieces>>> = const { RefCell::new(Vec::new()) };
 }
 
