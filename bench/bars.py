@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The bars of speed and memory: each measured, printed beside its bar, met or missed.
 
-    bench/bars.py [--bin DIR] [--rounds 3] [--seconds 4] [--connections 2000] [--only NAME...] [--json FILE]
+    bench/bars.py [--bin DIR] [--rounds 3] [--seconds 4] [--connections 2000] [--rate N] [--only NAME...] [--json FILE]
 
     cpu        CPU of a small request (saturated, 2,000/s), of an SSE chunk and of a 128 KB prompt over nginx's; user CPU of a chunk
     latency    latency that the gateway adds at half load, p50 and p99 over a direct connection
@@ -75,7 +75,7 @@ def latency(board, started, arguments, peer):
         def run(to, args, seconds):
             return measure.load(arguments.bin, to, args, seconds, folder / "report.json")
         most = run([port], measure.SATURATED[3], 2)
-        rate = most["requests"]["ok"] / most["elapsed_s"] / 2
+        rate = arguments.rate or most["requests"]["ok"] / most["elapsed_s"] / 2
         args = ["--rate", f"{rate:.0f}", *shape]
         rounds = [(run(engines, args, arguments.seconds)["duration"], run([port], args, arguments.seconds)["duration"])
                   for _ in range(arguments.rounds)]
@@ -166,6 +166,7 @@ def decision(board, _started, arguments, _peer):
 
 def main():
     parser = measure.arguments(__doc__)
+    parser.add_argument("--rate", type=float, help="requests a second for `latency`, in place of half of what goes through")
     parser.add_argument("--connections", type=int, default=2000, help="for the memory")
     parser.add_argument("--driver", default="io_uring", choices=("io_uring", "epoll"))
     arguments = parser.parse_args()
