@@ -84,7 +84,7 @@ def latency(board, started, arguments, peer):
     direct = {key: statistics.median(alone[key] for alone, _ in rounds) for key in DIRECT_US_MAX}
     slow = [f"{key.removesuffix('_us')} {found:.0f} us" for key, found in direct.items() if found > DIRECT_US_MAX[key]]
     for key, bar in (("p50_us", 60), ("p99_us", 300)):
-        what = f"added latency at half load ({rate:.0f}/s), {key.removesuffix('_us')}"
+        what = f"added latency at {rate:.0f}/s{'' if arguments.rate else ' (half load)'}, {key.removesuffix('_us')}"
         if slow:
             board.missing(what, f"the machine is too busy: {', '.join(slow)} without the gateway")
         else:
