@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import pathlib
+import random
 import re
 import resource
 import shutil
@@ -30,9 +31,16 @@ ROUTERS = {"sglang-router": ["cache_aware"], "vllm-router": ["cache_aware", "pow
 
 
 def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
+    """A port that nothing listens on, below those that the kernel gives to clients: there, one could be taken before it is used."""
+    for _ in range(1000):
+        port = random.randrange(15_000, 32_000)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        return port
+    sys.exit("no free port between 15,000 and 32,000")
 
 
 def wait_for(port, deadline_s=20):

@@ -5,8 +5,9 @@
                             [--proxies NAME...] [--only SCENARIO...] [--repeat N] [--join FILE] [--details] [--out FILE] [--json FILE]
 
 Each proxy is started anew for each scenario by chaos-peers/run.sh; one that is not installed is left out and said so. A whole run of
-all eight takes a quarter of an hour, most of it the routers' starts. With --repeat, a scenario that came out differently shows how often
-it passed, and does not count as passed; --join counts the runs of an earlier --json too. Standard library only; it ends what it has started.
+all eight takes a quarter of an hour, most of it the routers' starts. With --repeat, a scenario that passed in some runs and failed in
+others shows how often it passed, and does not count as passed; --join counts the runs of an earlier --json too. Standard library only; it ends
+what it has started.
 """
 import argparse
 import json
@@ -93,14 +94,14 @@ def judge(loadtest, peer, environment, only):
 
 
 def settled(runs):
-    """One row for each scenario out of several runs; the verdict is a count where they differ."""
+    """One row for each scenario out of several runs: the verdict of those that could judge, a count where they differ."""
     rows = []
     for same in zip(*runs):
-        verdicts = [row["verdict"] for row in same]
-        missed = [row for row in same if row["verdict"] != "pass"]
-        row = dict((missed or same)[0])
-        if len(set(verdicts)) > 1:
-            row["verdict"] = f"{verdicts.count('pass')} of {len(verdicts)}"
+        judged = [row for row in same if row["verdict"] != "n/a"]
+        passed = sum(row["verdict"] == "pass" for row in judged)
+        row = dict(next((row for row in judged if row["verdict"] != "pass"), (judged or same)[0]))
+        if 0 < passed < len(judged):
+            row["verdict"] = f"{passed} of {len(judged)}"
         rows.append(row)
     return rows
 
