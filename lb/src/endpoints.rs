@@ -83,9 +83,13 @@ impl Endpoint {
         self.readiness.get() == Readiness::Ready && self.suspect_until_us.get() <= now_us
     }
 
-    /// Ready, but just seen failing: used only when nothing better is left.
+    /// It answers, but was just seen failing, or has failed so often that it is ejected: used only when nothing better is left.
     pub(crate) fn is_suspect(&self, now_us: u64) -> bool {
-        self.readiness.get() == Readiness::Ready && self.suspect_until_us.get() > now_us
+        match self.readiness.get() {
+            Readiness::Ready => self.suspect_until_us.get() > now_us,
+            Readiness::Ejected => true,
+            Readiness::NotReady | Readiness::Unknown => false,
+        }
     }
 
     /// Keeps new requests away for a moment.
@@ -99,7 +103,7 @@ impl Endpoint {
         self.suspect_until_us.set(0);
         match readiness {
             Readiness::Ready => {}
-            Readiness::NotReady | Readiness::Unknown => self.idle.borrow_mut().clear(),
+            Readiness::Ejected | Readiness::NotReady | Readiness::Unknown => self.idle.borrow_mut().clear(),
         }
     }
 

@@ -76,6 +76,8 @@ pub(crate) enum Readiness {
     Unknown,
     /// It answers and lists its model.
     Ready,
+    /// It answers, but requests failed there: it is left alone for a while, and used only when there is nobody else.
+    Ejected,
     /// It does not answer, or not with its model.
     NotReady,
 }

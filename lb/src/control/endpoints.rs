@@ -208,7 +208,7 @@ impl Entry {
             match verdict.readiness {
                 Readiness::Unknown => {}
                 Readiness::Ready => journal::info("endpoint ready", &[("endpoint", &self.spec.name)]),
-                Readiness::NotReady => {
+                Readiness::Ejected | Readiness::NotReady => {
                     journal::warn("endpoint not ready", &[("endpoint", &self.spec.name), ("why", &verdict.why)]);
                 }
             }

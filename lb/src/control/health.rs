@@ -11,7 +11,8 @@
 //! Probes say whether an engine is there and has its model; they cannot say whether it completes requests. That is
 //! what reported failures are for: after five of them within ten seconds, unless the engine's own counter shows that it
 //! completes more than it fails, the endpoint is ejected for a growing time, then let back in on probation, where the
-//! next failure ejects it again. Busy (429, 503) is never a failure.
+//! next failure ejects it again. Busy (429, 503) is never a failure. Where everybody is ejected, requests go there all the
+//! same: a moment in which all engines stood still must not become an outage of our making.
 
 use std::time::Duration;
 
@@ -79,6 +80,7 @@ pub(crate) struct Health {
     probation_until_us: u64,
     next_probe_us: u64,
     last_probe_us: Option<u64>,
+    last_probe: LastProbe,
     /// A request failed since the last probe began, so that what it says may be old.
     asked: Asked,
 }
@@ -87,6 +89,13 @@ pub(crate) struct Health {
 enum Asked {
     Yes,
     No,
+}
+
+/// Whether the last probe that was answered or refused was good.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LastProbe {
+    Good,
+    Bad,
 }
 
 /// Failures in the current window.
@@ -114,6 +123,7 @@ impl Health {
             probation_until_us: 0,
             next_probe_us: now_us,
             last_probe_us: None,
+            last_probe: LastProbe::Good,
             asked: Asked::No,
         }
     }
@@ -123,7 +133,8 @@ impl Health {
         match self.state {
             State::Unknown => Readiness::Unknown,
             State::Ready => Readiness::Ready,
-            State::Down { .. } | State::Ejected { .. } => Readiness::NotReady,
+            State::Ejected { .. } if self.last_probe == LastProbe::Good => Readiness::Ejected,
+            State::Ejected { .. } | State::Down { .. } => Readiness::NotReady,
         }
     }
 
@@ -194,13 +205,17 @@ impl Health {
         self.last_probe_us = Some(now_us);
         match seen {
             Probed::Good => {
+                self.last_probe = LastProbe::Good;
                 self.timeouts = 0;
                 match self.state {
                     State::Unknown | State::Down { .. } => self.enter(now_us, State::Ready),
                     State::Ready | State::Ejected { .. } => {}
                 }
             }
-            Probed::Bad(why) => self.down(now_us, why),
+            Probed::Bad(why) => {
+                self.last_probe = LastProbe::Bad;
+                self.down(now_us, why);
+            }
             Probed::Late(why) => {
                 self.timeouts = self.timeouts.saturating_add(1);
                 if self.state != State::Ready || self.timeouts >= TIMEOUTS_TO_DOWN {
@@ -373,9 +388,11 @@ mod tests {
             assert_eq!(health.readiness(), Readiness::Ready, "after {} failures", n - 1);
             health.failed(n * MS, Failure::ServerError, None);
         }
-        assert_eq!(health.readiness(), Readiness::NotReady);
+        assert_eq!(health.readiness(), Readiness::Ejected);
+        health.probed(400 * MS, bad());
+        assert_eq!(health.readiness(), Readiness::NotReady, "who does not even answer is no last resort");
         health.probed(500 * MS, Probed::Good);
-        assert_eq!(health.readiness(), Readiness::NotReady, "a probe does not end an ejection");
+        assert_eq!(health.readiness(), Readiness::Ejected, "a probe does not end an ejection");
 
         let mut time_outs = Vec::new();
         let mut now = 5 * MS;
@@ -383,14 +400,14 @@ mod tests {
             let State::Ejected { until_us, .. } = health.state else { panic!("{:?}", health.state) };
             time_outs.push((until_us - now) / S);
             health.tick(until_us - 1);
-            assert_eq!(health.readiness(), Readiness::NotReady);
+            assert_eq!(health.readiness(), Readiness::Ejected);
             health.tick(until_us);
             assert!(health.probe_due(until_us));
             health.probed(until_us, Probed::Good);
             assert_eq!(health.readiness(), Readiness::Ready);
             now = until_us + MS;
             health.failed(now, Failure::ServerError, None);
-            assert_eq!(health.readiness(), Readiness::NotReady, "one failure on probation is enough");
+            assert_eq!(health.readiness(), Readiness::Ejected, "one failure on probation is enough");
         }
         assert_eq!(time_outs, [1, 2, 4, 8, 16, 30, 30]);
     }
@@ -418,7 +435,7 @@ mod tests {
         for _ in 0..5 {
             health.failed(1, Failure::Connect, None);
         }
-        assert_eq!(health.readiness(), Readiness::NotReady);
+        assert_eq!(health.readiness(), Readiness::Ejected);
         let until = health.wake_us();
         assert_eq!(until, 1 + S);
         health.tick(until);

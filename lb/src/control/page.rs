@@ -22,6 +22,7 @@ impl Readiness {
         match self {
             Self::Unknown => "unknown",
             Self::Ready => "ready",
+            Self::Ejected => "ejected",
             Self::NotReady => "not_ready",
         }
     }

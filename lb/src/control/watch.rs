@@ -425,7 +425,7 @@ mod tests {
         for _ in 0..5 {
             watch.failed(Failure::ServerError);
         }
-        until(&mut sightings, is(Readiness::NotReady)).await;
+        until(&mut sightings, is(Readiness::Ejected)).await;
         until(&mut sightings, is(Readiness::Ready)).await;
     }
 }

@@ -24,6 +24,7 @@ on_both_drivers![
     what_every_engine_says_is_passed_on,
     an_engine_at_its_limit_gets_no_more,
     a_kept_connection_that_dies_is_no_matter_of_the_client,
+    where_every_engine_is_ejected_they_are_asked_all_the_same,
     a_dead_engine_is_passed_over_and_comes_back_by_itself,
     a_killed_engine_hurts_only_the_streams_that_it_had_begun,
     a_client_that_closes_within_a_stream_frees_the_engine,
@@ -228,6 +229,17 @@ fn a_kept_connection_that_dies_is_no_matter_of_the_client(driver: Driver) {
     assert!(gateway.metric("kinference_replays_total", &[]) >= 1.0);
     assert_eq!(gateway.metric("kinference_retries_total", &[]), 0.0);
     gateway.expect_nothing_in_flight();
+}
+
+fn where_every_engine_is_ejected_they_are_asked_all_the_same(driver: Driver) {
+    let engine = engine();
+    let gateway = start(driver, &[&engine], "");
+    for _ in 0..5 {
+        assert_eq!(gateway.chat("x-fault: status=500\r\n", &chat(MODEL, 1)).status, 500);
+    }
+    gateway.wait_for_readiness(engine.addr(), "ejected");
+    // Within the second that the ejection lasts.
+    assert_eq!(gateway.chat("", &chat(MODEL, 1)).status, 200);
 }
 
 fn a_dead_engine_is_passed_over_and_comes_back_by_itself(driver: Driver) {
