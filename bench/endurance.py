@@ -319,7 +319,7 @@ def main():
     parser.add_argument("--rate", type=int, default=2000)
     parser.add_argument("--seconds", type=int, default=60)
     a = parser.parse_args()
-    needed = 2 * a.streams + 1000 if a.what == "streams" else 4096
+    needed = 2 * a.streams + 200 if a.what == "streams" else 4096
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, max(needed, resource.getrlimit(resource.RLIMIT_NOFILE)[1])))
     except (ValueError, OSError) as error:
