@@ -6,7 +6,11 @@ use policy::Api;
 pub(crate) fn origin_form(target: &[u8]) -> &[u8] {
     let rest = target.strip_prefix(b"http://").or_else(|| target.strip_prefix(b"https://"));
     match rest {
-        Some(rest) => memchr::memchr(b'/', rest).map_or(b"/", |at| &rest[at..]),
+        // A host may be followed by a query at once; what looks like a path in there is none.
+        Some(rest) => match memchr::memchr3(b'/', b'?', b'#', rest) {
+            Some(at) if rest[at] == b'/' => &rest[at..],
+            Some(_) | None => b"/",
+        },
         None => target,
     }
 }
@@ -31,4 +35,23 @@ pub(crate) fn path_of(target: &[u8]) -> &[u8] {
         path = start;
     }
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_of_an_absolute_target_is_never_found_in_its_query() {
+        for (target, path) in [
+            (&b"http://h/v1/models?x=/y"[..], &b"/v1/models"[..]),
+            (b"https://h:1/v1/models/", b"/v1/models"),
+            (b"http://h?x=/v1/models", b"/"),
+            (b"http://h#/v1/models", b"/"),
+            (b"http://h", b"/"),
+            (b"/v1/models?x", b"/v1/models"),
+        ] {
+            assert_eq!(path_of(origin_form(target)), path, "{}", String::from_utf8_lossy(target));
+        }
+    }
 }
