@@ -220,7 +220,8 @@ fn check_format(format: &str, text: &str) -> Result<(), String> {
         "url" => parse_base_url(text).map(|_| ()),
         "sha256" => {
             let plain = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
-            if plain { Ok(()) } else { Err(format!("the text has {} characters", text.chars().count())) }
+            // The text may be the key itself: it is not repeated.
+            if plain { Ok(()) } else { Err(format!("the text has {} characters and is no hash", text.chars().count())) }
         }
         "socket-address" => text
             .parse::<std::net::SocketAddr>()
@@ -249,6 +250,9 @@ fn is_type(node: &Node, wanted: Option<&str>) -> bool {
 }
 
 /// What a schema asks for, for a person.
+/// Many first write the key itself.
+const EXPECTED_SHA256: &str = "64 hexadecimal digits: write the hash of the key, `printf %s KEY | sha256sum`, or use `fromEnv`";
+
 fn expected(schema: &Value) -> String {
     if let Some(branches) = schema.get("anyOf").and_then(Value::as_array) {
         return branches.iter().map(expected).collect::<Vec<_>>().join(", or ");
@@ -262,7 +266,7 @@ fn expected(schema: &Value) -> String {
         Some("duration") => return crds::value::Duration::EXPECTED.to_owned(),
         Some("bytes") => return crds::value::Bytes::EXPECTED.to_owned(),
         Some("url") => return "a URL such as `https://host/path`".to_owned(),
-        Some("sha256") => return "a SHA-256 as 64 hexadecimal digits".to_owned(),
+        Some("sha256") => return EXPECTED_SHA256.to_owned(),
         Some("socket-address") => return "an IP address and a port, such as `0.0.0.0:8080`".to_owned(),
         Some(_) | None => {}
     }
@@ -273,6 +277,14 @@ fn expected(schema: &Value) -> String {
         (None, None) => String::new(),
     };
     match type_of(schema) {
+        Some("object") if schema.pointer("/properties/greaterThan").is_some() => {
+            let sample = match schema.pointer("/properties/greaterThan/format").and_then(Value::as_str) {
+                Some("duration") => "500ms",
+                Some(_) | None if schema.pointer("/properties/greaterThan/maximum").is_some() => "0.5",
+                Some(_) | None => "3",
+            };
+            format!("e.g. `{{ greaterThan: {sample} }}`")
+        }
         Some("object") => "a mapping".to_owned(),
         Some("array") => "a list".to_owned(),
         Some("string") => "text".to_owned(),

@@ -25,6 +25,7 @@ mod lint;
 mod rules;
 mod subjects;
 
+pub(crate) use lint::unknown_tags;
 pub(crate) use rules::{api, streaming};
 
 /// A document with its nodes, for findings about it.

@@ -1,5 +1,7 @@
 //! Policy tests: requests and the state of the fleet, and what should come of them.
 
+use std::sync::Arc;
+
 use crds::policy_test::{Case, Expect};
 use policy::{Backend, Code, Diagnostic};
 use serde_json::Value;
@@ -7,7 +9,7 @@ use serde_json::Value;
 use crate::lower::TestDocument;
 use crate::node::Path;
 use crate::snapshot::Snapshot;
-use crate::trial::{Facts, Outcome, Trial};
+use crate::trial::{Facts, Outcome, Trial, limitless};
 
 /// The tags of a request body, as the classifiers give them. Classification lives elsewhere.
 pub type Classify<'a> = dyn Fn(&Snapshot, &Value) -> Vec<String> + 'a;
@@ -23,6 +25,10 @@ pub struct CaseResult {
     pub got: String,
     /// For each expectation that did not hold: what was expected and what was got.
     pub failures: Vec<Diagnostic>,
+    /// The file it stands in.
+    pub file: Arc<str>,
+    /// What makes it differ from what a server would do, whether it passed or not; the same in many cases of a file.
+    pub notes: Vec<String>,
 }
 
 impl CaseResult {
@@ -32,6 +38,9 @@ impl CaseResult {
         self.failures.is_empty()
     }
 }
+
+/// The tenant of a case that names none.
+const ANONYMOUS: &str = "anonymous";
 
 /// Seeds each case is decided with: a case must hold however ties fall.
 const SEEDS: [u64; 8] = [0, 1, 2, 3, 5, 8, 13, 21];
@@ -66,9 +75,18 @@ fn run_case(snapshot: &Snapshot, test: &TestDocument, path: &Path, case: &Case, 
     let facts = Facts::new(&case.request, &found);
     let trial = Trial { snapshot, request: facts.request(), state: &case.state };
     let mut failures = unknown_state(snapshot, test, path, case);
+    let mut notes: Vec<String> = limitless(snapshot, &case.state)
+        .into_iter()
+        .map(|name| format!("`{name}` is said to be `atLimit`, but has no `limits.maxInFlight`: it never is"))
+        .collect();
+    let stranger = trial.stranger().filter(|_| case.request.tenant != ANONYMOUS || expects_unauthorized(case));
     let mut got = String::new();
     for seed in SEEDS {
-        let outcome = trial.outcome(seed);
+        let outcome = match &stranger {
+            Some(_) if expects_unauthorized(case) => Outcome::unauthorized(),
+            Some(_) | None => trial.outcome(seed),
+        };
+        notes.extend(trial.caveat(&outcome));
         got = outcome.to_string();
         let wrong = outcome.mismatches(&case.expect);
         if !wrong.is_empty() {
@@ -81,7 +99,17 @@ fn run_case(snapshot: &Snapshot, test: &TestDocument, path: &Path, case: &Case, 
             break;
         }
     }
-    CaseResult { test: test.test.metadata.name.clone(), case: case.name.clone(), got, failures }
+    // A case that expects what a server would answer needs no note.
+    notes.extend(stranger.filter(|_| !expects_unauthorized(case)));
+    notes.sort();
+    notes.dedup();
+    let (test, file) = (test.test.metadata.name.clone(), Arc::clone(&test.raw.file));
+    CaseResult { test, case: case.name.clone(), got, failures, file, notes }
+}
+
+/// Whether a case is about a caller that is not known. All others ask what the rules do, and a caller of theirs may have any name.
+fn expects_unauthorized(case: &Case) -> bool {
+    case.expect.error.as_ref().is_some_and(|error| error.status == Some(401))
 }
 
 /// State entries that name nothing: a misspelt address would make a case pass for the wrong reason.
@@ -138,7 +166,8 @@ impl Outcome {
                 compare(&["error", "exclude"], error.exclude.as_deref(), exclude.as_deref());
                 // A case that expects only a rule, or only an endpoint, does not expect a refusal.
                 if expect.error.is_none() && wrong.is_empty() {
-                    wrong.push((Vec::new(), "no error".to_owned(), self.to_string()));
+                    let got = format!("{status} {code}; add `error:` to expect it");
+                    wrong.push((Vec::new(), "no error".to_owned(), got));
                 }
             }
         }

@@ -242,6 +242,21 @@ pub struct Provider {
     pub timeouts: ProviderTimeouts,
 }
 
+impl Provider {
+    /// Why this version can never send it a request, whatever its state; `None` when it can.
+    #[must_use]
+    pub fn never_reached(&self) -> Option<&'static str> {
+        match (self.api, self.base_url.tls, &self.auth) {
+            (ProviderApi::Bedrock, _, _) => Some("the Bedrock API is not supported by this version"),
+            (ProviderApi::OpenAi, _, Some(Auth::AwsSigV4 { .. })) => Some("awsSigV4 is not supported by this version"),
+            (ProviderApi::OpenAi, Tls::Yes, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => {
+                Some("https is not supported by this version; put a TLS client in between")
+            }
+            (ProviderApi::OpenAi, Tls::No, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
+        }
+    }
+}
+
 /// Which API a provider speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderApi {

@@ -77,10 +77,13 @@ pub struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    /// The request with the tags that the classifiers found beside those that are written.
+    /// The request with the tags that the classifiers found beside those that are written. A written tag of one kind of
+    /// finding brings the tag of its family, as a classifier gives both: `pii-email` is `pii` too.
     #[must_use]
     pub fn new(written: &'a TestRequest, found: &'a [String]) -> Self {
-        let mut tags: Vec<&str> = written.tags.iter().chain(found).map(String::as_str).collect();
+        let own = || written.tags.iter().map(String::as_str);
+        let mut tags: Vec<&str> =
+            own().chain(own().filter_map(family)).chain(found.iter().map(String::as_str)).collect();
         tags.sort_unstable();
         tags.dedup();
         let headers = HeaderMap(written.headers.iter().map(|(n, v)| (n.clone(), v.clone())).collect());
@@ -101,6 +104,13 @@ impl<'a> Facts<'a> {
             conversation: self.written.conversation.as_deref().map(number_of),
         }
     }
+}
+
+/// The tag that a classifier gives beside `tag`. What could not be read is not found: rules take it for personal themselves.
+fn family(tag: &str) -> Option<&str> {
+    let families = ["pii", "secret", "network", "crypto"];
+    let of_kind = |family: &&str| tag.strip_prefix(family).is_some_and(|kind| kind.starts_with('-'));
+    families.into_iter().find(of_kind).filter(|_| tag != "pii-unscanned")
 }
 
 /// A number for a text: FNV-1a.
@@ -153,6 +163,12 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// What a caller gets that no tenant is.
+    pub(crate) fn unauthorized() -> Self {
+        let code = "invalid_api_key".to_owned();
+        Outcome::Refused { rule: None, shadow_rule: None, status: 401, code, exclude: None }
+    }
+
     /// The rule in shadow that would have decided.
     #[must_use]
     pub fn shadow_rule(&self) -> Option<&str> {
@@ -206,6 +222,30 @@ pub struct Explained {
 }
 
 impl<'a> Trial<'a> {
+    /// What a person should know of an outcome that no server would give: a provider that this version cannot reach.
+    #[must_use]
+    pub fn caveat(&self, outcome: &Outcome) -> Option<String> {
+        let Outcome::Served { backend: Backend::External, destination, .. } = outcome else { return None };
+        let (_, pool) = self.snapshot.pool_for(self.request.model, &PoolScope::All)?;
+        let unreached = pool.destinations.iter().any(|d| match d.kind {
+            DestinationKind::Provider(i) => {
+                d.name == *destination && self.snapshot.providers.get(i).is_some_and(|p| p.never_reached().is_some())
+            }
+            DestinationKind::WorkerSet(_) => false,
+        });
+        let note = || format!("\"{destination}\" is chosen, but this version cannot reach it (K0112)");
+        unreached.then(note)
+    }
+
+    /// That nobody calls under the request's tenant: with tenants configured, the gateway refuses whom it does not know.
+    #[must_use]
+    pub fn stranger(&self) -> Option<String> {
+        let tenants = &self.snapshot.tenants;
+        let tenant = self.request.tenant;
+        let known = tenants.is_empty() || tenants.iter().any(|t| t.id.name == tenant);
+        (!known).then(|| format!("no InferenceTenant `{tenant}`: such a caller gets 401"))
+    }
+
     /// What comes of the request. `seed` settles ties.
     #[must_use]
     pub fn outcome(&self, seed: u64) -> Outcome {
@@ -309,6 +349,22 @@ pub fn unknown_names<'s>(snapshot: &Snapshot, state: &'s FleetState) -> Vec<(&'s
     }
     let unknown = state.keys().filter(|name| !known.contains(*name));
     unknown.map(|name| (name.as_str(), crate::check::nearest(name, known.iter().map(String::as_str)))).collect()
+}
+
+/// Those of `tags` that no classifier and no shape of a request gives, each with the nearest that is given.
+#[must_use]
+pub fn unknown_tags<'t>(snapshot: &Snapshot, tags: &'t [String]) -> Vec<(&'t str, Option<String>)> {
+    crate::lower::unknown_tags(snapshot, tags)
+}
+
+/// The names in a state that are said to be at a limit and have none.
+#[must_use]
+pub fn limitless<'s>(snapshot: &Snapshot, state: &'s FleetState) -> Vec<&'s str> {
+    let has_none = |name: &str| {
+        snapshot.providers.iter().any(|p| p.id.name == name && p.limits.in_flight_max.is_none())
+            && !snapshot.worker_sets.iter().any(|set| set.id.name == name)
+    };
+    state.iter().filter(|(name, s)| s.at_limit && has_none(name)).map(|(name, _)| name.as_str()).collect()
 }
 
 /// One endpoint for one model.

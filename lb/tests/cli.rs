@@ -210,7 +210,7 @@ fn explain_tells_the_decision_rule_by_rule_and_candidate_by_candidate() {
         "rule overflow/local-then-hosted: holds",
         "dropped by exclude `busy` (it is Local; queuedPrompts/30s 5, above 2)",
         "databricks (External databricks, qwen-3.6): not ready",
-        "=> bedrock, by select step 1 (first in the listed order)",
+        "=> bedrock, by select[1] (first in the listed order)",
     ] {
         assert!(stdout.contains(line), "{line} in\n{stdout}");
     }

@@ -63,12 +63,27 @@ pub struct CandidateStep {
     pub verdict: Verdict,
     /// The exclude entry that dropped it.
     pub dropped: Option<Dropped>,
+    /// Why no step chose it, where it stood ready to be chosen.
+    pub passed_over: Option<PassedOver>,
     /// Its place among those that the step which chose looked at, from 1; a tie of equals is broken by load, then chance.
     pub place: Option<usize>,
     /// The value it was ranked by, when the step ranks by a value and it is known.
     pub rank: Option<f64>,
     /// Every signal the rule looks at, with its value; `None` when unknown.
     pub values: Vec<(Signal, Option<f64>)>,
+}
+
+/// Why a candidate that nothing speaks against is not the one chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassedOver {
+    /// No step of the rule takes its kind.
+    NoStep,
+    /// An earlier step chose, or its own step names others.
+    NotReached,
+    /// As good as the chosen one in every way that counts.
+    Tied,
+    /// Another was better, or had fewer requests in flight.
+    Worse,
 }
 
 /// The exclude entry that dropped a candidate.
@@ -140,6 +155,10 @@ pub fn explain<C: Candidate>(
         let before = (0..candidates.len()).filter_map(rank).filter(|other| *other < own).count();
         Some(before + 1)
     };
+    let chosen = match decision {
+        Decision::Chosen { candidate, .. } => candidates.get(*candidate).zip(rank(*candidate)),
+        Decision::Refused(_) => None,
+    };
     let signals = signals_of(action);
     let steps = candidates.iter().enumerate().map(|(i, candidate)| {
         let verdict = scratch.verdicts().get(i).copied().unwrap_or(Verdict::NotConsidered);
@@ -167,12 +186,43 @@ pub fn explain<C: Candidate>(
                     Action::Route(_) | Action::Deny(_),
                 ) => None,
             },
+            passed_over: passed_over(verdict, action, candidate.backend(), chosen.as_ref(), rank(i), candidate),
             place: place(i),
             rank: rank(i).filter(|r| r.is_finite() && matches!(ranking, Some(Ranking::Minimize(_)))),
             values: signals.iter().map(|s| (*s, candidate.signal(*s))).collect(),
         }
     });
     Explanation { rules: rules.collect(), candidates: steps.collect(), outcome: outcome(action, decision) }
+}
+
+/// What a candidate lacked. `chosen` is the one that was chosen, with its rank.
+fn passed_over<C: Candidate>(
+    verdict: Verdict,
+    action: &Action,
+    backend: Backend,
+    chosen: Option<&(&C, f64)>,
+    rank: Option<f64>,
+    candidate: &C,
+) -> Option<PassedOver> {
+    match verdict {
+        Verdict::Survived => {
+            #[expect(clippy::float_cmp, reason = "a tie is equality")]
+            let tied = chosen.is_some_and(|(best, of_best)| rank == Some(*of_best) && best.load() == candidate.load());
+            Some(if tied { PassedOver::Tied } else { PassedOver::Worse })
+        }
+        Verdict::NotSelected => {
+            let taken = match action {
+                Action::Route(route) => route.select.iter().any(|step| step.backend == backend),
+                Action::Deny(_) => true,
+            };
+            Some(if taken { PassedOver::NotReached } else { PassedOver::NoStep })
+        }
+        Verdict::Chosen
+        | Verdict::NotConsidered
+        | Verdict::NotReady
+        | Verdict::AtLimit
+        | Verdict::Excluded { .. } => None,
+    }
 }
 
 fn outcome(action: &Action, decision: &Decision<'_>) -> Outcome {

@@ -260,7 +260,7 @@ fn the_explanation_names_every_candidate_and_its_reason() {
         "ep0 (Local l0, a): chosen, place 1; queuedPrompts/30s unknown, predictedTTFT 250.0ms",
         "ep1 (Local l0, a): dropped by exclude `busy` (it is Local; queuedPrompts/30s 9, above 4)",
         "ep2 (Local l0, a): not ready",
-        "=> ep0, by select step 0 (least PredictedTTFT)",
+        "=> ep0, by select[0] (least PredictedTTFT)",
     ] {
         assert!(text.contains(line), "{line} in\n{text}");
     }

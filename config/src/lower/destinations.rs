@@ -116,9 +116,8 @@ pub(super) fn provider(
     let auth = spec.auth.as_ref().and_then(|a| auth(c, a, lookup, findings));
     if auth.is_some() && base_url.tls == Tls::No && !is_loopback(&base_url) {
         let message = format!("the credential is sent to {} without encryption", base_url.host);
-        findings.push(
-            c.finding(Code::PlainTextCredential, &Path::spec().key("baseURL"), message).expected("an `https://` URL"),
-        );
+        let finding = c.finding(Code::PlainTextCredential, &Path::spec().key("baseURL"), message);
+        findings.push(finding.expected("`http://127.0.0.1:PORT/...`, where a forwarder on this host adds TLS"));
     }
     Some(Provider {
         id: c.id.clone(),

@@ -8,18 +8,45 @@ use policy::{Code, Diagnostic};
 use super::Checked;
 use crate::node::Path;
 
-/// A field without effect, and what happens instead.
+/// A field without effect, and what comes of it.
 struct Idle {
     kind: &'static str,
     /// Below `spec`.
     path: &'static [&'static str],
     /// Only with this value; empty: whatever the value.
     value: &'static str,
-    instead: &'static str,
+    outcome: Outcome,
+}
+
+/// What comes of a field that does nothing.
+enum Outcome {
+    /// The rest of the resource works as it would without the field.
+    Instead(&'static str),
+    /// The whole provider is out of use.
+    NeverReached {
+        /// What is not spoken, as it is written.
+        unspoken: &'static str,
+        /// What to write in its place.
+        advice: &'static str,
+    },
 }
 
 const fn idle(kind: &'static str, path: &'static [&'static str], instead: &'static str) -> Idle {
-    Idle { kind, path, value: "", instead }
+    Idle { kind, path, value: "", outcome: Outcome::Instead(instead) }
+}
+
+const fn never_reached(
+    path: &'static [&'static str],
+    value: &'static str,
+    unspoken: &'static str,
+    advice: &'static str,
+) -> Idle {
+    Idle { kind: "InferenceProvider", path, value, outcome: Outcome::NeverReached { unspoken, advice } }
+}
+
+const fn classifier(value: &'static str) -> Idle {
+    let outcome = Outcome::Instead("its tags are never given");
+    Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
 const TABLE: [Idle; 17] = [
@@ -31,14 +58,24 @@ const TABLE: [Idle; 17] = [
     idle("InferenceProvider", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceProvider", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceProvider", &["timeouts", "total"], "the whole request is not timed"),
-    idle("InferenceProvider", &["auth", "awsSigV4"], "the provider is not used"),
-    Idle { kind: "InferenceProvider", path: &["type"], value: "Bedrock", instead: "the provider is not used" },
-    Idle { kind: "InferenceProvider", path: &["baseURL"], value: "https:", instead: "the provider is not used" },
+    never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
+    never_reached(
+        &["type"],
+        "Bedrock",
+        "type: Bedrock",
+        "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
+    ),
+    never_reached(
+        &["baseURL"],
+        "https:",
+        "https://",
+        "use `http://127.0.0.1:PORT/...` with a TLS forwarder",
+    ),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    Idle { kind: "InferenceClassifier", path: &["type"], value: "Examples", instead: "its tags are never given" },
-    Idle { kind: "InferenceClassifier", path: &["type"], value: "HTTP", instead: "its tags are never given" },
+    classifier("Examples"),
+    classifier("HTTP"),
     idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
@@ -54,14 +91,24 @@ pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
             }
             let Some(node) = node else { continue };
             if row.value.is_empty() || node.text().is_some_and(|text| text.starts_with(row.value)) {
-                let field = row.path.join(".");
-                let what = if row.value.is_empty() {
-                    format!("`{field}`")
-                } else {
-                    format!("`{field}: {}`", node.text().unwrap_or_default())
-                };
-                let message = format!("{what} has no effect in this version: {}", row.instead);
-                findings.push(c.finding(Code::NoEffect, &path, message));
+                findings.push(c.finding(Code::NoEffect, &path, row.message(&c.id.name, node.text())));
+            }
+        }
+    }
+}
+
+impl Idle {
+    /// What is told of the field of a resource called `name`, where it has the value `written`.
+    fn message(&self, name: &str, written: Option<&str>) -> String {
+        match &self.outcome {
+            Outcome::NeverReached { unspoken, advice } => format!(
+                "`{unspoken}` is not spoken yet: `{name}` is never ready and never receives a request; {advice}"
+            ),
+            Outcome::Instead(instead) => {
+                let field = self.path.join(".");
+                let value = if self.value.is_empty() { None } else { written };
+                let value = value.map(|value| format!(": {value}")).unwrap_or_default();
+                format!("`{field}{value}` has no effect in this version: {instead}")
             }
         }
     }

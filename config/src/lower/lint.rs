@@ -12,7 +12,7 @@ use policy::{Action, Backend, Code, Diagnostic, DropCondition, Signal, TagCondit
 use super::rules::{Policy, backend, rule_path};
 use crate::check::nearest;
 use crate::node::Path;
-use crate::snapshot::{ClassifierKind, Pool, ResourceId, Snapshot};
+use crate::snapshot::{Classifier, ClassifierKind, Pool, ResourceId, Snapshot};
 
 /// Who calls where there are no tenants.
 const ANONYMOUS: &str = "anonymous";
@@ -45,7 +45,7 @@ pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<
             findings.push(policy.document.finding(Code::PolicyNotAttached, &path, message));
             continue;
         }
-        let known = Tags::of(snapshot, &id.namespace);
+        let known = Tags::of(snapshot, Some(&id.namespace));
         for (i, rule) in policy.spec.rules.iter().enumerate() {
             let rule = RuleLint { policy, pools: &pools, index: i, path: rule_path(i), rule };
             rule.reach(findings);
@@ -342,6 +342,13 @@ fn unknown_outside(signal: Signal) -> bool {
     }
 }
 
+/// Those of `tags` that nothing in any namespace gives, each with the nearest that something does.
+pub(crate) fn unknown_tags<'t>(snapshot: &Snapshot, tags: &'t [String]) -> Vec<(&'t str, Option<String>)> {
+    let known = Tags::of(snapshot, None);
+    let unknown = tags.iter().filter(|tag| !known.gives(tag));
+    unknown.map(|tag| (tag.as_str(), nearest(tag, known.names.iter().map(String::as_str)))).collect()
+}
+
 /// Tags that prompts of a namespace may carry.
 struct Tags {
     /// Tags by their names, for suggestions too.
@@ -351,10 +358,12 @@ struct Tags {
 }
 
 impl Tags {
-    fn of(snapshot: &Snapshot, namespace: &str) -> Self {
+    /// Of one namespace, or of all.
+    fn of(snapshot: &Snapshot, namespace: Option<&str>) -> Self {
         let mut names: Vec<String> = SHAPE_TAGS.map(str::to_owned).to_vec();
         let mut families = vec!["language-"];
-        for classifier in snapshot.classifiers.iter().filter(|c| c.id.namespace == namespace) {
+        let asked = |c: &&Classifier| namespace.is_none_or(|namespace| c.id.namespace == namespace);
+        for classifier in snapshot.classifiers.iter().filter(asked) {
             match &classifier.kind {
                 ClassifierKind::Pii { .. } => {
                     names.extend(["pii".to_owned(), "pii-unscanned".to_owned()]);

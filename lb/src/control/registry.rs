@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::snapshot::{Provider, ProviderApi, ResourceId, Tls, WorkerSet};
+use config::snapshot::{Provider, ResourceId, Tls, WorkerSet};
 use config::{Auth, Credential, Secret, Snapshot};
 
 use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan};
@@ -245,11 +245,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
     let found = addresses_of(&url.host, addresses);
     let ip = in_use.filter(|ip| found.contains(ip)).or_else(|| found.first().copied())?;
     let (credential, missing) = credential_header(provider.auth.as_ref());
-    let unsupported = match (provider.api, url.tls) {
-        (ProviderApi::Bedrock, _) => Some("the Bedrock API is not supported by this version"),
-        (ProviderApi::OpenAi, Tls::Yes) => Some("https is not supported by this version; put a TLS client in between"),
-        (ProviderApi::OpenAi, Tls::No) => None,
-    };
+    let unsupported = provider.never_reached();
     let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let port_default = match url.tls {
         Tls::Yes => 443,

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{CandidateStep, Explanation, Failing, Outcome, RuleStep};
+use super::{CandidateStep, Explanation, Failing, Outcome, PassedOver, RuleStep};
 use crate::condition::MatchPart;
 use crate::decide::Verdict;
 use crate::diagnostic::json_string;
@@ -65,7 +65,11 @@ impl CandidateStep {
         let ranked = self.place.map(|place| format!(", place {place}")).unwrap_or_default();
         match self.verdict {
             Verdict::Chosen => format!("chosen{ranked}"),
+            Verdict::Survived if self.passed_over == Some(PassedOver::Tied) => "tied, lost by chance".to_owned(),
             Verdict::Survived => format!("ranked lower{ranked}"),
+            Verdict::NotSelected if self.passed_over == Some(PassedOver::NoStep) => {
+                format!("no step of this rule takes {}", self.backend.as_str())
+            }
             Verdict::NotSelected => "not selected by any step reached".to_owned(),
             Verdict::NotConsidered => "not considered by the rule".to_owned(),
             Verdict::NotReady => "not ready".to_owned(),
@@ -105,7 +109,7 @@ impl Explanation {
                 let label = self.candidates.get(*candidate).map_or("", |c| c.label.as_str());
                 let how = minimize.map_or("first in the listed order".to_owned(), |m| format!("least {m}"));
                 let share = weight.map(|(own, all)| format!(", {own} of {all} of the split")).unwrap_or_default();
-                writeln!(out, "=> {label}, by select step {select_step} ({how}{share})")
+                writeln!(out, "=> {label}, by select[{select_step}] ({how}{share})")
             }
             Outcome::Refused { status, code, exclude } => {
                 let by = exclude.as_ref().map(|e| format!(", exclude `{e}`")).unwrap_or_default();
