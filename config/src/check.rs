@@ -251,7 +251,8 @@ fn is_type(node: &Node, wanted: Option<&str>) -> bool {
 
 /// What a schema asks for, for a person.
 /// Many first write the key itself.
-const EXPECTED_SHA256: &str = "64 hexadecimal digits: write the hash of the key, `printf %s KEY | sha256sum`, or use `fromEnv`";
+const EXPECTED_SHA256: &str =
+    "64 hexadecimal digits: write the hash of the key, `printf %s KEY | sha256sum`, or use `fromEnv`";
 
 fn expected(schema: &Value) -> String {
     if let Some(branches) = schema.get("anyOf").and_then(Value::as_array) {

@@ -92,7 +92,7 @@ fn lint_is_0_for_good_documents_1_for_wrong_ones_and_2_for_none() {
     let folder = tempfile::tempdir().unwrap();
     let good = write(folder.path(), "good.yaml", GOOD);
     let output = kinference(&["ctl", "lint", &good]);
-    assert_eq!((code(&output), text(&output.stdout).as_str()), (Some(0), "1 files, 0 errors, 0 warnings\n"));
+    assert_eq!((code(&output), text(&output.stdout).as_str()), (Some(0), "1 file, 0 errors, 0 warnings\n"));
 
     let wrong = write(folder.path(), "wrong.yaml", &GOOD.replace("endpoints:", "endpoint:"));
     let output = kinference(&["ctl", "lint", &wrong]);
@@ -135,7 +135,7 @@ fn policy_tests_are_0_when_all_pass_and_1_when_one_fails() {
     let passing = write(folder.path(), "passing.yaml", &case("10.0.0.5:8000"));
     let output = kinference(&["ctl", "test", &passing]);
     assert_eq!(code(&output), Some(0), "{output:?}");
-    assert!(text(&output.stdout).contains("1 cases, 0 failed"), "{output:?}");
+    assert!(text(&output.stdout).contains("1 case, 0 failed"), "{output:?}");
 
     let failing = write(folder.path(), "failing.yaml", &case("10.0.0.6:8000"));
     let output = kinference(&["ctl", "test", &failing]);
@@ -330,4 +330,205 @@ fn usage_adds_up_an_access_log_by_what_is_asked_for() {
     let sums: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");
     assert_eq!((&sums["model"], &sums["requests"], &sums["cost"]), (&"m".into(), &3.into(), &0.75.into()));
     assert_eq!(code(&kinference(&["ctl", "usage", "/nowhere.jsonl"])), Some(2));
+}
+
+/// A local set and two providers, the first of which this version cannot reach.
+const UNREACHED: &str = "\
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceWorkerSet
+metadata: { name: own }
+spec: { model: { name: full/m, aliases: [m] }, endpoints: [{ address: 10.0.0.5 }, { address: 10.0.0.6 }] }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceProvider
+metadata: { name: databricks }
+spec: { type: OpenAI, baseURL: 'https://dbc.example.com/serving-endpoints', models: [{ name: m }] }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceProvider
+metadata: { name: near }
+spec: { type: OpenAI, baseURL: 'http://127.0.0.1:9101/v1', models: [{ name: m }] }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceClassifier
+metadata: { name: personal }
+spec: { type: PII }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferenceTenant
+metadata: { name: alice }
+spec: { apiKeys: [{ sha256: 3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7 }] }
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePool
+metadata: { name: all }
+spec:
+  destinations: [{ kind: InferenceWorkerSet, name: own }, { kind: InferenceProvider, name: databricks }, { kind: InferenceProvider, name: near }]
+  policyRef: [{ name: p }]
+---
+apiVersion: kinference.buoyant.io/v1alpha1
+kind: InferencePolicy
+metadata: { name: p }
+spec:
+  rules:
+    - { name: keep, matches: [{ tags: [pii] }], route: { select: [{ type: Local }] } }
+    - { name: out, route: { select: [{ type: Local }, { type: External }] } }
+";
+
+fn with_cases(cases: &str) -> String {
+    format!("{UNREACHED}---\nkind: PolicyTest\nmetadata: {{ name: t }}\ncases:\n{cases}")
+}
+
+#[test]
+fn a_provider_that_this_version_cannot_reach_is_told_wherever_it_is_chosen() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = |name: &str| {
+        format!(
+            "- {{ name: {name}, request: {{ model: m }}, state: {{ own: {{ ready: false }} }}, expect: {{ provider: databricks }} }}\n"
+        )
+    };
+    let set = write(folder.path(), "set.yaml", &with_cases(&(case("one") + &case("two"))));
+    let note = "\"databricks\" is chosen, but this version cannot reach it (K0112)";
+
+    let output = kinference(&["ctl", "test", &set]);
+    assert_eq!(code(&output), Some(0), "{output:?}");
+    assert_eq!(text(&output.stdout).matches(note).count(), 1, "once a file: {output:?}");
+    assert!(text(&output.stdout).ends_with("2 cases, 0 failed\n"), "{output:?}");
+
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--signal", "own.ready=false"]);
+    assert!(text(&output.stdout).contains(&format!("note: {note}")), "{output:?}");
+    let near = ["--signal", "own.ready=false", "--signal", "databricks.ready=false"];
+    let output = kinference(&[&["ctl", "explain", &set, "--model", "m"][..], &near].concat());
+    assert!(text(&output.stdout).contains("=> near") && !text(&output.stdout).contains("note:"), "{output:?}");
+
+    let lint = text(&kinference(&["ctl", "lint", &set]).stdout);
+    let told = "`https://` is not spoken yet: `databricks` is never ready and never receives a request; \
+                use `http://127.0.0.1:PORT/...` with a TLS forwarder";
+    assert!(lint.contains(told), "{lint}");
+}
+
+#[test]
+fn a_written_tag_of_a_kind_brings_the_tag_of_its_family_as_a_classifier_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = "- { name: one, request: { model: m, tags: [pii-email] }, expect: { rule: keep } }\n\
+                 - { name: two, request: { model: m, tags: [pii-unscanned] }, expect: { rule: keep } }\n\
+                 - { name: three, request: { model: m, tags: [piiother] }, expect: { rule: out } }\n";
+    let set = write(folder.path(), "set.yaml", &with_cases(cases));
+    let output = kinference(&["ctl", "test", &set]);
+    assert_eq!(code(&output), Some(0), "{output:?}");
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--tag", "pii-email"]);
+    assert!(text(&output.stdout).contains("tags [pii, pii-email]"), "{output:?}");
+}
+
+#[test]
+fn a_caller_that_no_tenant_is_gets_401_where_a_case_expects_it_and_a_note_elsewhere() {
+    let folder = tempfile::tempdir().unwrap();
+    let case = |tenant: &str, expect: &str| {
+        let text = format!("- {{ name: c, request: {{ model: m, tenant: {tenant} }}, expect: {expect} }}\n");
+        let set = write(folder.path(), "set.yaml", &with_cases(&text));
+        let output = kinference(&["ctl", "test", &set]);
+        (code(&output), text_of_notes(&output))
+    };
+    let told = |(_, notes): &(Option<i32>, String)| notes.contains("no InferenceTenant `bob`: such a caller gets 401");
+    let refused = "{ error: { status: 401, code: invalid_api_key } }";
+    assert_eq!(case("bob", refused), (Some(0), String::new()));
+    assert_eq!(case("alice", refused).0, Some(1), "a known caller is let in");
+    let strange = case("bob", "{ workerSet: own }");
+    assert!(strange.0 == Some(0) && told(&strange), "{strange:?}");
+    assert!(!told(&case("alice", "{ workerSet: own }")));
+    let set = write(folder.path(), "set.yaml", UNREACHED);
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--tenant", "bob"]);
+    assert!(text_of_notes(&output).contains("no InferenceTenant `bob`"), "{output:?}");
+}
+
+fn text_of_notes(output: &Output) -> String {
+    text(&output.stdout).lines().filter(|line| line.starts_with("note:")).collect()
+}
+
+#[test]
+fn a_limit_that_a_provider_does_not_have_and_an_unexpected_refusal_are_told_by_test() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = "- { name: c, request: { model: m }, state: { own: { atLimit: true }, near: { atLimit: true } }, expect: { rule: out } }\n\
+                 - { name: d, request: { model: m, tags: [pii] }, state: { own: { atLimit: true } }, expect: { rule: keep } }\n";
+    let set = write(folder.path(), "set.yaml", &with_cases(cases));
+    let output = kinference(&["ctl", "test", &set]);
+    assert_eq!(code(&output), Some(1), "{output:?}");
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("`near` is said to be `atLimit`, but has no `limits.maxInFlight`"), "{stdout}");
+    assert!(stdout.contains("got 429 overloaded; add `error:` to expect it"), "{stdout}");
+    let output = kinference(&["ctl", "test", "-o", "json", &set]);
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!((lines.len(), &lines[0]["passed"], &lines[1]["passed"]), (2, &true.into(), &false.into()));
+    assert_eq!(lines[1]["failures"][0]["code"], "K0024");
+}
+
+#[test]
+fn explain_tells_ties_kinds_that_no_step_takes_and_tags_that_nothing_gives() {
+    let folder = tempfile::tempdir().unwrap();
+    let set = write(folder.path(), "set.yaml", UNREACHED);
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--tag", "pii"]);
+    let stdout = text(&output.stdout);
+    for part in
+        [": tied, lost by chance", ": chosen, place 1", ": no step of this rule takes External", "by select[0] ("]
+    {
+        assert!(stdout.contains(part), "{part} in\n{stdout}");
+    }
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--signal", "10.0.0.5:8000.inFlight=3"]);
+    assert!(!text(&output.stdout).contains("tied"), "fewer in flight is no chance: {output:?}");
+    let output = kinference(&["ctl", "explain", &set, "--model", "m", "--tag", "pi"]);
+    assert!(text_of_notes(&output).contains("no classifier gives the tag `pi`; did you mean `pii`?"), "{output:?}");
+    for (option, cited) in [
+        (["--signal", "own.redy=false"], "--signal own.redy=false: there is no field `redy` here"),
+        (["--signal", "own.queuedPrompts=many"], "--signal own.queuedPrompts=many: expected a number"),
+        (["--api", "Chat"], "--api: the text \"Chat\" is not possible here"),
+    ] {
+        let output = kinference(&[&["ctl", "explain", &set, "--model", "m"][..], &option].concat());
+        let stderr = text(&output.stderr);
+        assert!(stderr.contains(cited) && !stderr.contains("-->"), "{cited} in {stderr}");
+    }
+}
+
+#[test]
+fn diff_counts_lines_it_cannot_read_and_says_what_a_set_lacks() {
+    let [fleet, policy] = overflow();
+    let folder = tempfile::tempdir().unwrap();
+    let lacking = kinference(&["ctl", "diff", &policy, &policy]);
+    let stderr = text(&lacking.stderr);
+    assert_eq!(code(&lacking), Some(2));
+    assert!(stderr.contains("there is no InferenceProvider `databricks`"), "{stderr}");
+    assert!(stderr.contains("`--with resources.yaml`"), "{stderr}");
+    let compared = |log: &str| {
+        let log = write(folder.path(), "access.jsonl", log);
+        text(&kinference(&["ctl", "diff", &policy, &policy, "--with", &fleet, "--log", &log]).stdout)
+    };
+    assert!(compared("\n").contains("the log is empty"));
+    let some = compared("{\"model\":\"qwen-3.6\"}\n{\"event\":\"x\"}\nstarted\n{\"model\":\n");
+    for line in ["1 request compared, 0 would", "1 line is no request with a model", "2 lines are not readable as JSON"]
+    {
+        assert!(some.contains(line), "{line} in {some}");
+    }
+}
+
+#[test]
+fn a_key_in_place_of_its_hash_and_a_bound_as_text_are_told_what_to_write() {
+    let folder = tempfile::tempdir().unwrap();
+    let key = UNREACHED.replace("3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7", "sk-plain-key");
+    let output = kinference(&["ctl", "lint", "-o", "human", &write(folder.path(), "key.yaml", &key)]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("`printf %s KEY | sha256sum`, or use `fromEnv`"), "{stdout}");
+    assert!(stdout.ends_with("1 file, 1 error, 0 warnings\n"), "{stdout}");
+    let busy = |bound: &str| {
+        let drop = format!("route: {{ exclude: [{{ name: busy, drop: {bound} }}], select");
+        let set = UNREACHED.replace("route: { select", &drop);
+        text(&kinference(&["ctl", "lint", &write(folder.path(), "busy.yaml", &set)]).stdout)
+    };
+    for (bound, example) in [
+        ("{ queuedPrompts: '> 3' }", "expected e.g. `{ greaterThan: 3 }`"),
+        ("{ kvCacheUsage: 0.9 }", "expected e.g. `{ greaterThan: 0.5 }`"),
+        ("{ predictedTTFT: 1s }", "expected e.g. `{ greaterThan: 500ms }`"),
+    ] {
+        let stdout = busy(bound);
+        assert!(stdout.contains(example), "{example} in {stdout}");
+    }
 }

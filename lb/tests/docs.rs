@@ -78,7 +78,7 @@ fn every_example_lints_clean_and_passes_its_tests() {
         let path = path.to_str().expect("a path of ASCII");
         let lint = kinfctl(&["lint", path]);
         let said = String::from_utf8_lossy(&lint.stdout);
-        assert_eq!(said, "1 files, 0 errors, 0 warnings\n", "{path}");
+        assert_eq!(said, "1 file, 0 errors, 0 warnings\n", "{path}");
         let test = kinfctl(&["test", path]);
         let said = String::from_utf8_lossy(&test.stdout);
         assert_eq!(test.status.code(), Some(0), "{path}:\n{said}");
@@ -123,7 +123,7 @@ fn the_set_of_llms_txt_passes_its_own_tests() {
     let file = folder.path().join("set.yaml");
     fs::write(&file, set).expect("writes");
     let path = file.to_str().expect("a path of ASCII");
-    assert_eq!(String::from_utf8_lossy(&kinfctl(&["lint", path]).stdout), "1 files, 0 errors, 0 warnings\n");
+    assert_eq!(String::from_utf8_lossy(&kinfctl(&["lint", path]).stdout), "1 file, 0 errors, 0 warnings\n");
     let test = kinfctl(&["test", path]);
     assert_eq!(test.status.code(), Some(0), "{}", String::from_utf8_lossy(&test.stdout));
 }

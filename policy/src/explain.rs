@@ -217,11 +217,9 @@ fn passed_over<C: Candidate>(
             };
             Some(if taken { PassedOver::NotReached } else { PassedOver::NoStep })
         }
-        Verdict::Chosen
-        | Verdict::NotConsidered
-        | Verdict::NotReady
-        | Verdict::AtLimit
-        | Verdict::Excluded { .. } => None,
+        Verdict::Chosen | Verdict::NotConsidered | Verdict::NotReady | Verdict::AtLimit | Verdict::Excluded { .. } => {
+            None
+        }
     }
 }
 

@@ -65,12 +65,7 @@ const TABLE: [Idle; 17] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-    never_reached(
-        &["baseURL"],
-        "https:",
-        "https://",
-        "use `http://127.0.0.1:PORT/...` with a TLS forwarder",
-    ),
+    never_reached(&["baseURL"], "https:", "https://", "use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),

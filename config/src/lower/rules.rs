@@ -253,7 +253,12 @@ impl<'d> Policy<'d> {
         for (i, name) in names.into_iter().flatten().enumerate() {
             if !known.contains_key(name.as_str()) {
                 let namespace = &self.document.id.namespace;
-                let message = format!("there is no destination `{name}` of this kind in namespace `{namespace}`");
+                let kind = match backend {
+                    Some(Backend::Local) => "InferenceWorkerSet",
+                    Some(Backend::External) => "InferenceProvider",
+                    None => "InferenceWorkerSet or InferenceProvider",
+                };
+                let message = format!("there is no {kind} `{name}` in namespace `{namespace}`");
                 let suggestion = nearest(name, known.keys().copied());
                 let finding = self.document.finding(Code::UnknownReference, &path.index(i), message);
                 findings.push(finding.suggest(suggestion));

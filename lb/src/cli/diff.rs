@@ -10,8 +10,8 @@ use config::trial::{FleetState, read_state};
 use crds::policy_test::TestRequest;
 use serde_json::{Map, Value, json};
 
-use super::print_out;
 use super::set::{Set, each_line, read_file};
+use super::{counted, print_out};
 use crate::http1::target::path_of;
 use crate::openai::request::api_of_path;
 
@@ -58,7 +58,12 @@ impl Diff {
     }
 
     fn compared(&self) -> Result<(String, Verdict), ExitCode> {
-        let load = |path: &PathBuf| Set::load(&self.with.iter().chain([path]).cloned().collect::<Vec<_>>());
+        let advice = match self.with.is_empty() {
+            true => "; what belongs to both sets and stands elsewhere is given by `--with resources.yaml`",
+            false => "",
+        };
+        let load =
+            |path: &PathBuf| Set::load_part(&self.with.iter().chain([path]).cloned().collect::<Vec<_>>(), advice);
         let (old, new) = (load(&self.old)?, load(&self.new)?);
         let changes = fields(&old.files, &new.files);
         let replayed = match &self.log {
@@ -93,6 +98,8 @@ struct Replayed<'s> {
     comparison: Comparison<'s>,
     /// Lines that are no request with a model.
     lines_skipped: u64,
+    /// Lines that are no JSON object.
+    lines_unreadable: u64,
     /// Why some requests may come out otherwise than the comparison says.
     blind: Vec<String>,
 }
@@ -100,11 +107,13 @@ struct Replayed<'s> {
 impl<'s> Replayed<'s> {
     fn of(log: &Path, old: &'s Set, new: &'s Set, state: &FleetState) -> Result<Self, ExitCode> {
         let comparison = Comparison::new(&old.loaded.snapshot, &new.loaded.snapshot, state);
-        let mut replayed = Self { comparison, lines_skipped: 0, blind: blind(old, new) };
+        let mut replayed = Self { comparison, lines_skipped: 0, lines_unreadable: 0, blind: blind(old, new) };
         each_line(log, &mut |_, line| {
-            match request_of(line) {
-                Some((request, label)) => replayed.comparison.add(&request, &label),
-                None => replayed.lines_skipped += 1,
+            match read_line(line) {
+                Line::Request(request, label) => replayed.comparison.add(&request, &label),
+                Line::Other => replayed.lines_skipped += 1,
+                Line::Unreadable => replayed.lines_unreadable += 1,
+                Line::Blank => {}
             }
             Ok(())
         })?;
@@ -135,9 +144,32 @@ fn blind(old: &Set, new: &Set) -> Vec<String> {
     blind
 }
 
-/// The request of a line of the access log, and how it is named.
-fn request_of(line: &[u8]) -> Option<(TestRequest, String)> {
-    let entry: Value = serde_json::from_slice(line).ok()?;
+/// A line of an access log.
+enum Line {
+    /// A request with a model, and how it is named.
+    Request(Box<TestRequest>, String),
+    /// An entry of another kind.
+    Other,
+    /// No JSON object.
+    Unreadable,
+    /// Nothing.
+    Blank,
+}
+
+fn read_line(line: &[u8]) -> Line {
+    if line.trim_ascii().is_empty() {
+        return Line::Blank;
+    }
+    match serde_json::from_slice(line) {
+        Ok(entry @ Value::Object(_)) => {
+            request_of(&entry).map_or(Line::Other, |(request, label)| Line::Request(Box::new(request), label))
+        }
+        Ok(_) | Err(_) => Line::Unreadable,
+    }
+}
+
+/// The request of an entry, and how it is named.
+fn request_of(entry: &Value) -> Option<(TestRequest, String)> {
     let model = entry.get("model")?.as_str()?;
     let mut fields = Map::new();
     fields.insert("model".to_owned(), model.into());
@@ -160,13 +192,22 @@ fn human(changes: &[FieldChange], replayed: Option<&Replayed<'_>>) -> String {
     }
     let _ = match changes.len() {
         0 => writeln!(out, "no field is different"),
+        1 => writeln!(out, "1 field is different"),
         n => writeln!(out, "{n} fields are different"),
     };
-    let Some(Replayed { comparison, lines_skipped, blind }) = replayed else { return out };
+    let Some(Replayed { comparison, lines_skipped, lines_unreadable, blind }) = replayed else { return out };
     let Comparison { requests, requests_changed, .. } = comparison;
-    let _ = writeln!(out, "\n{requests} requests compared, {requests_changed} would come out differently");
-    if *lines_skipped > 0 {
-        let _ = writeln!(out, "{lines_skipped} lines are no request with a model");
+    if (*requests, *lines_skipped, *lines_unreadable) == (0, 0, 0) {
+        out.push_str("\nthe log is empty: nothing is compared\n");
+        return out;
+    }
+    let _ =
+        writeln!(out, "\n{} compared, {requests_changed} would come out differently", counted(*requests, "request"));
+    for (lines, what) in [(*lines_skipped, "no request with a model"), (*lines_unreadable, "not readable as JSON")] {
+        if lines > 0 {
+            let are = if lines == 1 { "is" } else { "are" };
+            let _ = writeln!(out, "{} {are} {what}", counted(lines, "line"));
+        }
     }
     let mut load = None;
     for ((at, old, new), change) in &comparison.changes {
@@ -201,7 +242,7 @@ fn words(load: Load) -> &'static str {
 fn as_json(changes: &[FieldChange], replayed: Option<&Replayed<'_>>) -> Value {
     let fields: Vec<Value> =
         changes.iter().map(|c| json!({ "resource": c.resource, "path": c.path, "old": c.old, "new": c.new })).collect();
-    let log = replayed.map(|Replayed { comparison, lines_skipped, blind }| {
+    let log = replayed.map(|Replayed { comparison, lines_skipped, lines_unreadable, blind }| {
         let changes: Vec<Value> = comparison
             .changes
             .iter()
@@ -217,6 +258,7 @@ fn as_json(changes: &[FieldChange], replayed: Option<&Replayed<'_>>) -> Value {
             "requests": comparison.requests,
             "requestsChanged": comparison.requests_changed,
             "linesSkipped": lines_skipped,
+            "linesUnreadable": lines_unreadable,
             "changes": changes,
             "changesUncounted": comparison.changes_uncounted,
             "taggedNewlyLeaving": comparison.tagged_newly_leaving,

@@ -7,8 +7,9 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use config::SourceFile;
 use config::snapshot::PoolScope;
-use config::trial::{Explained, Facts, Trial, read_request, read_state, unknown_names};
+use config::trial::{Explained, Facts, Trial, read_request, read_state, unknown_names, unknown_tags};
 use crds::policy_test::TestRequest;
+use policy::Diagnostic;
 use serde_json::{Map, Value, json};
 
 use super::set::{Set, read_file};
@@ -114,7 +115,8 @@ impl Explain {
         let (request, found) = self.read_request(&set)?;
         let state_files = self.state.iter().map(|path| read_file(path)).chain(self.signals_file().map(Ok));
         let state_files = state_files.collect::<Result<Vec<SourceFile>, ExitCode>>()?;
-        let state = read_state(&state_files).map_err(|findings| set.refuse(&findings, &state_files))?;
+        let state = read_state(&state_files)
+            .map_err(|findings| set.refuse(&cited(findings, SIGNALS, &|path| self.signal_at(path)), &state_files))?;
         if let Some((name, nearest)) = unknown_names(snapshot, &state).into_iter().next() {
             let meant = nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
             return Err(usage(format!("there is no endpoint, worker set or provider `{name}`{meant}")));
@@ -122,15 +124,16 @@ impl Explain {
         let facts = Facts::new(&request, &found);
         let trial = Trial { snapshot, request: facts.request(), state: &state };
         let explained = trial.explain(self.seed);
+        let notes = notes(&trial, self.seed, &request);
         Ok(match (self.format, explained) {
-            (Format::Human, Some(explained)) => human(&facts.request(), &explained),
+            (Format::Human, Some(explained)) => human(&facts.request(), &explained, &notes),
             (Format::Human, None) => {
                 let names: Vec<&str> = snapshot.model_names(&PoolScope::All).collect();
                 let meant = config::check::nearest(&request.model, names.iter().copied());
                 let meant = meant.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
                 format!("no pool serves a model `{}`{meant}\n=> 404 model_not_found\n", request.model)
             }
-            (Format::Json, explained) => json_text(&facts.request(), explained.as_ref()),
+            (Format::Json, explained) => json_text(&facts.request(), explained.as_ref(), &notes),
         })
     }
 
@@ -160,8 +163,9 @@ impl Explain {
         if !fields.contains_key("model") {
             return Err(usage("which model is asked for? give --model, or a --request or --body that names it"));
         }
-        let file = SourceFile::new("the request given", &Value::Object(fields).to_string());
-        let request = read_request(&file).map_err(|findings| set.refuse(&findings, &[]))?;
+        let file = SourceFile::new(REQUEST, &Value::Object(fields).to_string());
+        let request = read_request(&file)
+            .map_err(|findings| set.refuse(&cited(findings, REQUEST, &|path| self.option_at(path)), &[]))?;
         Ok((request, looked_at.map(|body| body.tags).unwrap_or_default()))
     }
 
@@ -189,6 +193,25 @@ impl Explain {
         fields
     }
 
+    /// The option that a field of the request comes from.
+    fn option_at(&self, path: &str) -> Option<String> {
+        let field = path.split(['.', '[']).next().unwrap_or(path);
+        let option = match field {
+            "tags" => "tag",
+            "headers" => "header",
+            "promptTokens" => "prompt-tokens",
+            other => other,
+        };
+        self.given().contains_key(field).then(|| format!("--{option}"))
+    }
+
+    /// The option that a value of a state comes from.
+    fn signal_at(&self, path: &str) -> Option<String> {
+        let is_at = |s: &&Signal| format!("{}.{}", s.name, camel_case(&s.field)) == path;
+        let Signal { name, field, value } = self.signals.iter().find(is_at)?;
+        Some(format!("--signal {name}.{field}={value}"))
+    }
+
     /// The values on the command line as a file of their own, so that they are read and checked like one.
     fn signals_file(&self) -> Option<SourceFile> {
         let mut by_name: BTreeMap<&str, Vec<&Signal>> = BTreeMap::new();
@@ -203,8 +226,38 @@ impl Explain {
                 format!("{}:\n{fields}", Value::from(*name))
             })
             .collect();
-        (!text.is_empty()).then(|| SourceFile::new("--signal", &text))
+        (!text.is_empty()).then(|| SourceFile::new(SIGNALS, &text))
     }
+}
+
+/// The names of the files that options are read as.
+const SIGNALS: &str = "--signal";
+const REQUEST: &str = "the request given";
+
+/// Findings about the file called `file`, which nobody has written: each says the option it comes from, in place of a line.
+fn cited(findings: Vec<Diagnostic>, file: &str, option: &dyn Fn(&str) -> Option<String>) -> Vec<Diagnostic> {
+    let cite = |mut finding: Diagnostic| {
+        if finding.span.as_ref().is_some_and(|span| &*span.file == file)
+            && let Some(option) = option(&finding.path)
+        {
+            finding.message = format!("{option}: {}", finding.message);
+            finding.span = None;
+            finding.path.clear();
+        }
+        finding
+    };
+    findings.into_iter().map(cite).collect()
+}
+
+/// What makes the decision differ from what a server would do.
+fn notes(trial: &Trial<'_>, seed: u64, request: &TestRequest) -> Vec<String> {
+    let unknown = unknown_tags(trial.snapshot, &request.tags).into_iter().map(|(tag, nearest)| {
+        let meant = nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default();
+        format!("no classifier gives the tag `{tag}`{meant}")
+    });
+    // A request that names no tenant asks what the rules do with anybody.
+    let stranger = trial.stranger().filter(|_| request.tenant != "anonymous");
+    unknown.chain(stranger).chain(trial.caveat(&trial.outcome(seed))).collect()
 }
 
 /// `queued_prompts` is `queuedPrompts`.
@@ -238,16 +291,19 @@ fn about(request: &policy::Request<'_>) -> String {
     )
 }
 
-fn human(request: &policy::Request<'_>, explained: &Explained) -> String {
+fn human(request: &policy::Request<'_>, explained: &Explained, notes: &[String]) -> String {
     let mut out = format!("{}pool: {}\n{}", about(request), explained.pool, explained.decision.human());
     if let Some(shadow) = &explained.shadow {
         out.push_str("\nif the rule in mode Shadow were enforced:\n");
         out.push_str(&shadow.human());
     }
+    for note in notes {
+        out.push_str(&format!("note: {note}\n"));
+    }
     out
 }
 
-fn json_text(request: &policy::Request<'_>, explained: Option<&Explained>) -> String {
+fn json_text(request: &policy::Request<'_>, explained: Option<&Explained>, notes: &[String]) -> String {
     let read = |text: String| serde_json::from_str::<Value>(&text).unwrap_or_default();
     let tokens = Some(request.prompt_tokens).filter(|n| !n.is_nan());
     let value = json!({
@@ -260,6 +316,7 @@ fn json_text(request: &policy::Request<'_>, explained: Option<&Explained>) -> St
             || json!({ "rules": [], "candidates": [], "outcome": { "status": 404, "code": "model_not_found" } }),
             |e| read(e.decision.json()),
         ),
+        "notes": notes,
         "shadow": explained.and_then(|e| e.shadow.as_ref()).map(|shadow| read(shadow.json())),
     });
     format!("{value:#}\n")

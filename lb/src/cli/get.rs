@@ -21,7 +21,7 @@ pub(super) struct Get {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
     admin: String,
     /// How to show it
-    #[arg(long, value_enum, default_value_t = Format::Human)]
+    #[arg(short = 'o', long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use config::{Lookup, SourceFile};
 use policy::{Diagnostic, Severity};
 
-use super::{print_out, usage};
+use super::{counted, print_out, usage};
 
 /// Check documents: exit code 0 when a server would take them, 1 when not, 2 when they cannot be read.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub(super) struct Lint {
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
     /// How findings are shown
-    #[arg(long, value_enum, default_value_t = Format::Human)]
+    #[arg(short = 'o', long, value_enum, default_value_t = Format::Human)]
     format: Format,
 }
 
@@ -52,7 +52,9 @@ impl Lint {
         match self.format {
             Format::Human => {
                 let warnings = findings.len() - errors;
-                print_out(&format!("{} files, {errors} errors, {warnings} warnings\n", files.len()));
+                let [files, errors, warnings] =
+                    [(files.len(), "file"), (errors, "error"), (warnings, "warning")].map(|(n, what)| counted(n, what));
+                print_out(&format!("{files}, {errors}, {warnings}\n"));
             }
             Format::Json | Format::Github => {}
         }

@@ -144,6 +144,13 @@ fn print_out(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// `1 file`, `2 files`.
+fn counted(count: impl TryInto<u64>, what: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
+
 /// Says why a command cannot be carried out.
 fn usage(message: impl Display) -> ExitCode {
     eprintln!("error: {message}");

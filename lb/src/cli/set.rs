@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use config::limits::FILE_BYTES_MAX;
 use config::{Loaded, Lookup, SourceFile};
-use policy::Diagnostic;
+use policy::{Code, Diagnostic};
 
 use super::lint::human;
 use super::usage;
@@ -21,9 +21,16 @@ pub(super) struct Set {
 impl Set {
     /// Reads and checks a set; shows what is wrong with it.
     pub(super) fn load(paths: &[PathBuf]) -> Result<Self, ExitCode> {
+        Self::load_part(paths, "")
+    }
+
+    /// The same; `elsewhere` says what to do where the documents name some that are not among them.
+    pub(super) fn load_part(paths: &[PathBuf], elsewhere: &str) -> Result<Self, ExitCode> {
         let refused = |findings: &[Diagnostic], files: &[SourceFile]| {
             eprint!("{}", human(findings, files));
-            usage("the documents have errors; see the findings above")
+            let named_elsewhere = findings.iter().any(|f| f.code == Code::UnknownReference);
+            let advice = if named_elsewhere { elsewhere } else { "" };
+            usage(format!("the documents have errors; see the findings above{advice}"))
         };
         let files = config::source::read_set(paths).map_err(|findings| refused(&findings, &[]))?;
         let loaded = config::load(&files, &Lookup::Skip).map_err(|findings| refused(&findings, &files))?;
