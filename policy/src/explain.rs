@@ -206,7 +206,6 @@ fn passed_over<C: Candidate>(
 ) -> Option<PassedOver> {
     match verdict {
         Verdict::Survived => {
-            #[expect(clippy::float_cmp, reason = "a tie is equality")]
             let tied = chosen.is_some_and(|(best, of_best)| rank == Some(*of_best) && best.load() == candidate.load());
             Some(if tied { PassedOver::Tied } else { PassedOver::Worse })
         }
