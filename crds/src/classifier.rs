@@ -9,10 +9,12 @@ use crate::value::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferenceClassifierSpec {
-    /// What it looks for.
+    /// What it looks for. `Examples` and `HTTP` are not in this version (K0112).
     #[serde(rename = "type")]
     pub classifier: ClassifierType,
-    /// PII only: the kinds looked for; absent: all that are on by default.
+    /// PII only: the kinds looked for. Absent: e-mail addresses, telephone numbers, payment and bank numbers, numbers of persons
+    /// given by states and health systems. Network and wallet addresses only where they are named; names of persons and
+    /// street addresses are not found, and addresses at `example.com` and the like do not count.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub kinds: Vec<PiiKind>,

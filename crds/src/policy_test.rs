@@ -32,10 +32,12 @@ pub struct TestRequest {
     /// The model name asked for.
     #[schemars(length(min = 1))]
     pub model: String,
-    /// Who is calling.
+    /// Who is calling. One that no InferenceTenant is gets 401 where tenants are configured: a case that expects that passes,
+    /// any other is decided by the rules, with a note.
     #[serde(default = "anonymous")]
     pub tenant: String,
-    /// Tags of the prompt, beside those the classifiers find in `body`.
+    /// Tags of the prompt, beside those the classifiers find in `body`. `pii-email` brings `pii`, as the classifier gives both; so
+    /// with `secret-...`, `network-...` and `crypto-...`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tags: Vec<String>,
     /// A request body for the classifiers to read.
@@ -80,7 +82,7 @@ pub struct EndpointState {
     /// Whether it can be used.
     #[serde(default = "ready")]
     pub ready: bool,
-    /// Whether a limit of its own is reached.
+    /// Whether a limit of its own is reached; a provider has one only with `limits.maxInFlight`.
     #[serde(default)]
     pub at_limit: bool,
     /// Queued prompts, mean over every window.

@@ -10,10 +10,12 @@ use crate::value::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferenceProviderSpec {
-    /// Which API it speaks.
+    /// Which API it speaks. `Bedrock` is not in this version (K0112): use `OpenAI` with Bedrock's compatible endpoint.
     #[serde(rename = "type")]
     pub api: ProviderType,
-    /// `http://` or `https://` URL that goes before every API path.
+    /// URL that goes before every API path, in place of a leading `/v1` where it has a path of its own: `http://h/a` makes
+    /// `/a/chat/completions` of `/v1/chat/completions`, `http://h` leaves it. `https://` is not in this version (K0112): a
+    /// forwarder on the same host adds TLS.
     #[serde(rename = "baseURL")]
     #[schemars(extend("format" = "url"))]
     pub base_url: String,
@@ -36,7 +38,7 @@ pub struct InferenceProviderSpec {
 pub enum ProviderType {
     /// OpenAI's, or any compatible one: Databricks, Bedrock's compatible endpoint, Azure v1, vLLM elsewhere.
     OpenAI,
-    /// Bedrock's Converse.
+    /// Bedrock's Converse; not in this version.
     Bedrock,
 }
 
@@ -44,14 +46,14 @@ pub enum ProviderType {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ProviderModel {
-    /// Name clients ask for.
+    /// Name clients ask for, and what the provider is sent where `upstreamName` is absent.
     #[schemars(length(min = 1))]
     pub name: String,
     /// Other names clients may ask for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1)))]
     pub aliases: Vec<String>,
-    /// Name the provider knows it by; absent: `name`.
+    /// Name the provider knows it by and is sent; absent: `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub upstream_name: Option<String>,
@@ -88,15 +90,16 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute.
+    /// Requests begun in any minute. Not in this version (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute.
+    /// Prompt and answer tokens in any minute. Not in this version (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,
-    /// Requests in flight at once.
+    /// Requests in flight at once. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this version
+    /// (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
@@ -115,7 +118,7 @@ pub struct ProviderTimeouts {
     /// Between two bytes of the answer.
     #[serde(default = "idle")]
     pub idle: Duration,
-    /// The whole request; absent: no limit.
+    /// The whole request; absent: no limit. Not in this version (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Duration>,
 }

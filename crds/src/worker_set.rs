@@ -54,14 +54,15 @@ fn port() -> u16 {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Model {
-    /// Name clients ask for.
+    /// Name clients ask for, and what the engines are sent where `servedName` is absent.
     #[schemars(length(min = 1))]
     pub name: String,
-    /// Other names clients may ask for.
+    /// Other names clients may ask for; no engine is sent one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(inner(length(min = 1)))]
     pub aliases: Vec<String>,
-    /// Name the engines know it by (`--served-model-name`); absent: `name`.
+    /// Name the engines know it by and are sent: vLLM's `--served-model-name`, which is its `--model` where not given. Absent:
+    /// `name`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub served_name: Option<String>,

@@ -103,6 +103,36 @@ const MORE: [(&str, &str); 5] = [
     ("workerSet", "qwen-vllm"),
 ];
 
+/// Examples by the end of the path, of names that say little alone.
+const BY_PATH: [(&str, &str); 20] = [
+    ("accessLog.path", "/var/log/kinference/access.jsonl"),
+    ("adapters[].aliases", "[qwen-legal]"),
+    ("adapters[].name", "acme/qwen-3.6-legal"),
+    ("apiKeyHeader.name", "api-key"),
+    ("cases[].name", "hosted when our servers are busy"),
+    ("consider[].destinations[].name", "qwen-vllm"),
+    ("drop.backend.names", "[qwen-vllm]"),
+    ("exclude[].name", "busy"),
+    ("expect.model", "Qwen/Qwen3.6-27B"),
+    ("headers[].name", "x-team"),
+    ("model.name", "Qwen/Qwen3.6-27B"),
+    ("models[].name", "qwen-3.6"),
+    ("policyRef[].name", "local-then-hosted"),
+    ("rules[].name", "local-then-hosted"),
+    ("secretRef.name", "hosted-credentials"),
+    ("select[].names", "[databricks, bedrock]"),
+    ("servedName", "qwen-3.6-27b"),
+    ("spec.destinations[].name", "qwen-vllm"),
+    ("upstreamHeaders[].name", "x-team"),
+    ("pools", "[chat]"),
+];
+
+/// The example of a text or list at `path`.
+fn example_at(path: &str) -> Option<&'static str> {
+    let by_path = BY_PATH.iter().find(|(end, _)| path.ends_with(end)).map(|(_, example)| *example);
+    by_path.or_else(|| find(&EXAMPLES, telling(path))).or_else(|| find(&MORE, telling(path)))
+}
+
 /// Units of numbers by the field's name.
 const UNITS: [(&str, &str); 32] = [
     ("cache", "entries"),
@@ -134,7 +164,7 @@ const UNITS: [(&str, &str); 32] = [
     ("status", "HTTP status"),
     ("temperature", "as the API has it"),
     ("tokensPerMinute", "tokens a minute"),
-    ("topK", "tokens"),
+    ("topK", "likeliest tokens"),
     ("topP", "ratio"),
     ("weight", "share of the split"),
 ];
@@ -167,14 +197,14 @@ pub fn example(path: &str, schema: &Value) -> Option<String> {
             match items.get("enum").and_then(|values| values.get(0)).and_then(Value::as_str) {
                 Some(first) => Some(format!("[{first}]")),
                 None if items.get("type").and_then(Value::as_str) == Some("object") => None,
-                None => find(&EXAMPLES, telling(path)).map(str::to_owned),
+                None => example_at(path).map(str::to_owned),
             }
         }
         (Some("boolean"), _) => Some("true".to_owned()),
         (_, Some("duration")) => Some(duration(telling(path)).to_owned()),
         (_, Some("bytes")) => Some("32MiB".to_owned()),
         (_, Some("socket-address")) => Some("0.0.0.0:8080".to_owned()),
-        (_, _) => find(&EXAMPLES, telling(path)).or_else(|| find(&MORE, telling(path))).map(str::to_owned),
+        (_, _) => example_at(path).map(str::to_owned),
     }
 }
 
