@@ -152,3 +152,32 @@ fn llms_txt_names_every_field_of_a_policy() {
     }
     assert!(missing.is_empty(), "{missing:?}");
 }
+
+/// The places that headings of a page give, as GitHub names them.
+fn anchors(page: &str) -> Vec<String> {
+    let headings = page.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    headings.map(|h| h.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn every_link_leads_somewhere_from_where_its_page_stands() {
+    let mut links = 0;
+    for page in pages() {
+        let text = read(&page);
+        let targets = text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+        for target in targets.filter(|target| !target.contains("://") && !target.contains(' ')) {
+            let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+            let there = match file {
+                "" => page.clone(),
+                file => page.parent().expect("a page stands in a folder").join(file),
+            };
+            assert!(there.exists(), "{}: {target}", page.display());
+            if !anchor.is_empty() {
+                assert!(anchors(&read(&there)).iter().any(|a| a == anchor), "{}: {target}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 20, "{links} links");
+}
