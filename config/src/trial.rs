@@ -2,14 +2,14 @@
 //!
 //! Policy tests, `explain` and `diff` ask the same question here that a data thread asks with what it has measured.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crds::policy_test::{EndpointState, TestRequest};
 use policy::explain::{Explanation, explain};
 use policy::{
-    Action, Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Refusal, Request, Rule, RuleIndex, Scratch,
-    Signal, Target, decide,
+    Action, Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Mode, Refusal, Request, Rule, RuleIndex,
+    Scratch, Signal, Target, decide,
 };
 use serde_json::Value;
 
@@ -244,6 +244,23 @@ impl<'a> Trial<'a> {
         let tenant = self.request.tenant;
         let known = tenants.is_empty() || tenants.iter().any(|t| t.id.name == tenant);
         (!known).then(|| format!("no InferenceTenant `{tenant}`: such a caller gets 401"))
+    }
+
+    /// Rules before the one that decides which would have taken the request under another name of its model.
+    #[must_use]
+    pub fn missed_by_name(&self) -> Vec<String> {
+        let Some((_, pool)) = self.snapshot.pool_for(self.request.model, &PoolScope::All) else { return Vec::new() };
+        let asked = self.request.model;
+        let models = pool.program.destinations().iter().flat_map(|d| &d.models);
+        let same = models.filter(|names| names.iter().any(|name| name == asked));
+        let others: BTreeSet<&str> = same.flatten().map(String::as_str).filter(|name| *name != asked).collect();
+        let decides = pool.program.match_rule(&self.request);
+        let earlier = pool.program.rules().iter().take(usize::from(decides.0));
+        let missed = earlier.filter(|rule| rule.mode == Mode::Enforced).filter_map(|rule| {
+            let by = others.iter().find(|name| rule.holds(&Request { model: name, ..self.request }))?;
+            Some(format!("`{asked}` is another name of `{by}` and is not taken by the rule `{}`", rule.name))
+        });
+        missed.collect()
     }
 
     /// What comes of the request. `seed` settles ties.

@@ -480,6 +480,13 @@ fn explain_tells_ties_kinds_that_no_step_takes_and_tags_that_nothing_gives() {
     assert!(!text(&output.stdout).contains("tied"), "fewer in flight is no chance: {output:?}");
     let output = kinference(&["ctl", "explain", &set, "--model", "m", "--tag", "pi"]);
     assert!(text_of_notes(&output).contains("no classifier gives the tag `pi`; did you mean `pii`?"), "{output:?}");
+    let narrow =
+        write(folder.path(), "narrow.yaml", &UNREACHED.replace("[{ tags: [pii] }]", "[{ tags: [pii], model: m }]"));
+    let explained = |model: &str, tag: &str| {
+        text_of_notes(&kinference(&["ctl", "explain", &narrow, "--model", model, "--tag", tag]))
+    };
+    assert_eq!(explained("full/m", "pii"), "note: `full/m` is another name of `m` and is not taken by the rule `keep`");
+    assert_eq!((explained("m", "pii"), explained("full/m", "code")), (String::new(), String::new()));
     for (option, cited) in [
         (["--signal", "own.redy=false"], "--signal own.redy=false: there is no field `redy` here"),
         (["--signal", "own.queuedPrompts=many"], "--signal own.queuedPrompts=many: expected a number"),

@@ -257,7 +257,7 @@ fn notes(trial: &Trial<'_>, seed: u64, request: &TestRequest) -> Vec<String> {
     });
     // A request that names no tenant asks what the rules do with anybody.
     let stranger = trial.stranger().filter(|_| request.tenant != "anonymous");
-    unknown.chain(stranger).chain(trial.caveat(&trial.outcome(seed))).collect()
+    unknown.chain(stranger).chain(trial.missed_by_name()).chain(trial.caveat(&trial.outcome(seed))).collect()
 }
 
 /// `queued_prompts` is `queuedPrompts`.
