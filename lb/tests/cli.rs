@@ -62,6 +62,8 @@ fn a_wrong_command_line_is_exit_code_2_and_says_what_was_expected() {
         (&["demo", "--engines", "0"], "1..=64"),
         (&["ctl", "lint"], "<PATH>"),
         (&["ctl", "get", "endpoints", "--admin", "127.0.0.1:9090"], "expected http://HOST:PORT"),
+        (&["ctl", "get", "endpoints", "-o", "json", "--admin", "127.0.0.1:9090"], "expected http://HOST:PORT"),
+        (&["ctl", "why", "r-1", "-o", "json", "--admin", "127.0.0.1:9090"], "expected http://HOST:PORT"),
     ] {
         let output = kinference(arguments);
         assert_eq!(code(&output), Some(2), "{arguments:?}: {output:?}");
