@@ -39,8 +39,24 @@ pub(crate) struct Entrance {
     pub(crate) acceptor: RefCell<Option<Acceptor>>,
 }
 
+/// How long connections wait at most for a process that has just begun: it may share its addresses with another one that
+/// could answer them.
+const OPENS_WITHIN_US: u64 = 2_000_000;
+/// How often a thread that has just begun looks whether it may take connections.
+const OPENING_LOOK: Duration = Duration::from_millis(5);
+
+/// Waits until requests can be answered: a configuration is in force, and every endpoint has been asked. Until then the kernel
+/// keeps connections waiting, which is better than telling the first clients of a new process that nobody is ready.
+async fn opens(shard: &Shard) {
+    let begun_us = io::now_us();
+    while !shard.knows_its_endpoints() && io::now_us().saturating_sub(begun_us) < OPENS_WITHIN_US {
+        io::sleep(OPENING_LOOK).await;
+    }
+}
+
 /// Takes connections for ever, or until the thread drains.
 pub(crate) async fn accept(shard: Rc<Shard>, listener: Listener, entrance: Rc<Entrance>) {
+    opens(&shard).await;
     loop {
         let taken = match listener.accept().await {
             Ok(accepted) => take(&shard, accepted, &entrance),

@@ -92,6 +92,11 @@ impl Endpoint {
         }
     }
 
+    /// Whether anything has been found out about it.
+    pub(crate) fn is_known(&self) -> bool {
+        self.readiness.get() != Readiness::Unknown
+    }
+
     /// Keeps new requests away for a moment.
     pub(crate) fn suspect(&self, now_us: u64) {
         self.suspect_until_us.set(now_us + SUSPECT_US);

@@ -318,6 +318,11 @@ impl Shard {
         self.decisions.borrow_mut().plan_changed();
     }
 
+    /// Whether a plan is in force whose endpoints have all been asked.
+    pub(crate) fn knows_its_endpoints(&self) -> bool {
+        self.plan.borrow().is_some() && self.table.borrow().iter().all(|endpoint| endpoint.is_known())
+    }
+
     /// The plan in force.
     pub(crate) fn plan(&self) -> Option<Rc<LocalPlan>> {
         self.plan.borrow().clone()

@@ -1,12 +1,15 @@
 //! Connections are spread over the data threads by what each has to do, and none is lost on its way from one to another.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::support::client::request;
 use crate::support::engines::MODEL;
-use crate::support::{Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, stream};
+use crate::support::{Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, post, stream};
 
 on_both_drivers![
     streams_on_kept_connections_are_spread_evenly_over_data_threads,
     connections_opened_before_the_signal_are_answered_by_the_old_process_or_the_new_one,
+    a_new_process_takes_no_request_before_it_knows_its_endpoints,
 ];
 
 const THREADS: usize = 4;
@@ -67,4 +70,28 @@ fn connections_opened_before_the_signal_are_answered_by_the_old_process_or_the_n
     assert_eq!(old.wait().code(), Some(0));
     assert_eq!(new.chat("", &chat(MODEL, 1)).status, 200);
     new.expect_nothing_in_flight();
+}
+
+fn a_new_process_takes_no_request_before_it_knows_its_endpoints(driver: Driver) {
+    let engine = engine();
+    let old = Setup::new(fleet(&[&engine])).start(driver);
+    let (address, stop) = (old.address, AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Each on a connection of its own: the kernel gives it to either process from the moment that both listen.
+        let client = scope.spawn(|| {
+            let mut answered = 0;
+            while !stop.load(Ordering::SeqCst) {
+                let answer = post(address, "/v1/chat/completions", "", &chat(MODEL, 1));
+                assert_eq!(answer.status, 200, "after {answered}: {answer:?}");
+                answered += 1;
+            }
+            answered
+        });
+        let new = Setup::new(fleet(&[&engine])).at(address).start(driver);
+        eventually("the new process answers too", || {
+            (client.is_finished() || new.metric("kinference_requests_total", &[]) > 0.0).then_some(())
+        });
+        stop.store(true, Ordering::SeqCst);
+        assert!(client.join().expect("every request is answered") > 0);
+    });
 }
