@@ -1,9 +1,9 @@
 //! What a program can never do, and what it might do with personal data.
 //!
 //! Each question is put as: is there a request of this rule that none of these earlier entries takes? It is answered by
-//! exhaustive case analysis ([`mod@search`]), so a rule named unreachable is truly unreachable, a leak that is not named does
+//! exhaustive case analysis (`search`), so a rule named unreachable is truly unreachable, a leak that is not named does
 //! not exist, and one that is named comes with a request that shows it. Two bounds keep this from being exact: a regular
-//! expression over a header whose values cannot be made up, and [`STEPS_MAX`]; beyond either, a rule counts as reachable.
+//! expression over a header whose values cannot be made up, and `STEPS_MAX`; beyond either, a rule counts as reachable.
 
 use crate::condition::{DropCondition, Match, NumberRange};
 use crate::rule::{Action, Backend, Exclude, ExcludeScope, Mode, Program, Route, Rule, RuleIndex, SelectStep, Target};
