@@ -341,6 +341,13 @@ impl Fleet {
         self.book.ledger(endpoint).map_or(0, |ledger| ledger.sums().in_flight)
     }
 
+    /// What decides between endpoints whose predictions are as good as equal, the least first: tokens of own requests in
+    /// flight, which is what they hold of the KV cache.
+    #[must_use]
+    pub fn tie_load(&self, endpoint: u32) -> f64 {
+        self.book.ledger(endpoint).map_or(0.0, |ledger| ledger.sums().in_flight_tokens as f64)
+    }
+
     /// Requests running by the last scrape.
     #[must_use]
     pub fn running(&self, endpoint: u32) -> Option<f64> {
