@@ -16,6 +16,7 @@ const MODEL: &str = "m";
 const SEED: Seed<'static> = Seed { model: MODEL, lora: None, cache_salt: None };
 /// Bytes of text that stand for a token, in the mean.
 const BYTES_PER_TOKEN: u32 = 4;
+const MESSAGE_END: u8 = 1;
 
 /// What a balancer is told of its engines.
 #[derive(Clone, Copy, Debug)]
@@ -133,8 +134,9 @@ impl Ours {
 
     pub(super) fn choose(&mut self, ask: &Ask<'_>) -> usize {
         let chain = self.chain(ask);
-        let prompt_tokens = self.fleet.estimate_tokens(MODEL, chain.bytes());
-        self.fleet.plan(&mut self.plan, &chain, prompt_tokens, ask.now_us);
+        let guessed_tokens = self.fleet.estimate_tokens(MODEL, chain.bytes());
+        self.fleet.plan(&mut self.plan, &chain, guessed_tokens, ask.now_us);
+        let prompt_tokens = self.plan.prompt_tokens();
         let views: Vec<View<'_>> = (0..self.told.pods as u32)
             .map(|pod| View { fleet: &self.fleet, pod, prediction: self.fleet.predict(&self.plan, pod) })
             .collect();
@@ -154,6 +156,12 @@ impl Ours {
             answer: Answer::Streamed,
             attempt: Attempt::First,
         };
+        if std::env::var_os("DUMP").is_some() {
+            let sums = self.fleet.sums(endpoint);
+            let b = self.fleet.snapshot(ask.now_us, endpoint).unwrap();
+            let p = self.fleet.predict(&self.plan, endpoint).unwrap();
+            eprintln!("D {} {} {} {} {} {} {} {} {} {} {}", ask.id, p.ttft_us, prompt_tokens, ask.row.input_tokens, self.plan.overlap_tokens(endpoint), sums.pending, sums.pending_new_tokens, sums.decoding, sums.decoding_tokens, b.slowness_ratio, b.overlap_trust_ratio);
+        }
         self.fleet.decided(ask.now_us, &decided);
         self.chains.push(chain);
         endpoint as usize
@@ -199,7 +207,8 @@ impl Ours {
     fn chain(&mut self, ask: &Ask<'_>) -> Chain {
         let recycled = self.chains.pop().unwrap_or_default();
         let mut builder = ChainBuilder::new(&SEED, BLOCK_BYTES_DEFAULT, recycled).growing();
-        let mut left = ask.row.input_tokens;
+        let (mut at, mut left) = (0, ask.row.input_tokens);
+        let mut ends = ask.row.message_ends.iter().peekable();
         for block in &ask.row.blocks {
             let tokens = left.min(ask.block_tokens);
             left -= tokens;
@@ -212,7 +221,17 @@ impl Ours {
                 bits = bits.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
                 self.text.extend_from_slice(&bits.to_le_bytes());
             }
-            builder.text(&self.text[..len]);
+            let mut from = 0;
+            while let Some(end) = ends.peek().map(|end| **end).filter(|end| *end < at + tokens) {
+                // A message that ends within the block ends at its share of the text.
+                let to = (len * (end.max(at) - at) as usize / tokens.max(1) as usize).max(from);
+                builder.text(&self.text[from..to]);
+                builder.separator(MESSAGE_END);
+                from = to;
+                ends.next();
+            }
+            builder.text(&self.text[from..len]);
+            at += tokens;
         }
         builder.finish()
     }

@@ -223,7 +223,8 @@ impl<'a> World<'a> {
         match due {
             Due::Arrival(row) => match self.setting.arrivals {
                 Arrivals::Squeezed(_) => self.send(now_us, row),
-                Arrivals::Saturated(_) => self.held_back.push_back(row),
+                // A session that has begun goes on before another begins.
+                Arrivals::Saturated(_) => self.held_back.push_front(row),
             },
             Due::Room => {}
             Due::Scrape => {
@@ -310,6 +311,7 @@ impl<'a> World<'a> {
         let row = &self.trace.rows[open.row as usize];
         let cached_tokens = open.cached_tokens.unwrap_or(0);
         self.balancers[open.balancer].ended(&Answered { id, now_us, pod, row, cached_tokens });
+        if std::env::var_os("DUMP").is_some() { eprintln!("A {} {} {}", id, open.ttft_us.unwrap_or(0), cached_tokens); }
         self.in_flight[pod] -= 1;
         self.left -= 1;
         self.outcomes.all.push(Outcome {
@@ -328,8 +330,8 @@ impl<'a> World<'a> {
 
     fn next_turn_of(&mut self, now_us: u64, row: u32) {
         match (self.next_turn.remove(&row), self.setting.arrivals) {
-            (Some(next), Arrivals::Squeezed(_)) => {
-                let gap_us = self.trace.rows[next as usize].gap_us;
+            (Some(next), Arrivals::Squeezed(factor)) => {
+                let gap_us = (self.trace.rows[next as usize].gap_us as f64 / factor) as u64;
                 self.due.push(Reverse((now_us + gap_us, Due::Arrival(next))));
             }
             (Some(next), Arrivals::Saturated(_)) => self.due.push(Reverse((now_us, Due::Arrival(next)))),

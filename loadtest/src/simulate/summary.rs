@@ -12,6 +12,8 @@ use super::{
 const SATURATED_PER_POD: u32 = 24;
 /// Share of a saturated run, at its beginning and end, that does not count: filling and draining.
 const EDGE_RATIO: f64 = 0.2;
+/// Runs that the search for a rate may take.
+const SQUEEZE_TRIES: usize = 12;
 
 /// One run in numbers. Times in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -40,6 +42,8 @@ pub struct Summary {
     pub median_error_ratio: Option<f64>,
     /// Share of actual times under the predicted p90 after the first 50 requests.
     pub p90_coverage_ratio: Option<f64>,
+    /// Median of |actual - forecast| / actual, of forecasts by full knowledge of everything but later arrivals.
+    pub forecast_error_ratio: Option<f64>,
     /// Preemptions.
     pub preemptions: u64,
     /// Virtual seconds.
@@ -69,6 +73,7 @@ impl Summary {
             regret_ratio: regret(&outcomes.all),
             median_error_ratio: errors(&outcomes.all, 50).map(|errors| quantile(&errors, 0.5)),
             p90_coverage_ratio: coverage(&outcomes.all, 50),
+            forecast_error_ratio: forecast_error(&outcomes.all),
             preemptions: outcomes.preemptions,
             length_s: outcomes.length_us as f64 / 1e6,
         }
@@ -91,6 +96,16 @@ pub fn errors(all: &[Outcome], skipped: usize) -> Option<Vec<f64>> {
     (!errors.is_empty()).then_some(errors)
 }
 
+fn forecast_error(all: &[Outcome]) -> Option<f64> {
+    let error = |outcome: &Outcome| {
+        let actual_s = outcome.ttft_us as f64 / 1e6;
+        outcome.regret.map(|(forecast_s, _)| (actual_s - forecast_s).abs() / actual_s.max(1e-6))
+    };
+    let mut errors: Vec<f64> = all.iter().filter_map(error).collect();
+    errors.sort_unstable_by(f64::total_cmp);
+    (!errors.is_empty()).then(|| quantile(&errors, 0.5))
+}
+
 fn coverage(all: &[Outcome], skipped: usize) -> Option<f64> {
     let under: Vec<bool> =
         all.iter().filter_map(|outcome| outcome.predicted_us.map(|(_, p90_us)| outcome.ttft_us <= p90_us)).skip(skipped).collect();
@@ -109,14 +124,44 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
 pub fn capacity_per_s(trace: &Trace, setting: &Setting) -> f64 {
     let in_flight = SATURATED_PER_POD * u32::try_from(setting.pods).unwrap_or(u32::MAX);
     let saturated = Setting {
-        strategy: Strategy::Dynamo,
+        strategy: Strategy::Oracle,
         balancers: 1,
         arrivals: Arrivals::Saturated(in_flight),
         regret_every: 0,
         slowdown: None,
         ..setting.clone()
     };
-    let outcomes = run(trace, &saturated);
+    rate_of(&run(trace, &saturated))
+}
+
+/// By how much arrivals must be squeezed so that the fleet answers `rate` requests a second of the trace, under the oracle.
+/// Sessions wait for answers, so that their rate is found by trying.
+#[must_use]
+pub fn squeeze_for(trace: &Trace, setting: &Setting, rate: f64) -> f64 {
+    let mut factor = rate / trace.nominal_rate();
+    if trace.rows.iter().all(|row| row.after.is_none()) {
+        return factor;
+    }
+    for _ in 0..SQUEEZE_TRIES {
+        let tried = Setting {
+            strategy: Strategy::Oracle,
+            balancers: 1,
+            arrivals: Arrivals::Squeezed(factor),
+            regret_every: 0,
+            slowdown: None,
+            ..setting.clone()
+        };
+        let seen = rate_of(&run(trace, &tried));
+        if (seen / rate - 1.0).abs() < 0.02 {
+            break;
+        }
+        factor *= (rate / seen).clamp(0.3, 3.0);
+    }
+    factor
+}
+
+/// Requests that ended a second, without the edges of the run.
+fn rate_of(outcomes: &Outcomes) -> f64 {
     let mut ended: Vec<u64> = outcomes.all.iter().map(|outcome| outcome.sent_us + outcome.latency_us).collect();
     ended.sort_unstable();
     let edge = (ended.len() as f64 * EDGE_RATIO) as usize;

@@ -5,7 +5,10 @@
 //! to there); optionally `session` and `gap` (ms): such a request is sent `gap` after the session's former answer ended. And
 //! CSV as published by Azure (`TIMESTAMP,ContextTokens,GeneratedTokens`), whose prompts share nothing.
 
-use std::{collections::HashMap, path::Path};
+use std::{
+    collections::{HashMap, HashSet},
+    path::Path,
+};
 
 use serde::Deserialize;
 
@@ -31,6 +34,8 @@ pub struct Row {
     pub output_tokens: u32,
     /// Chained hashes of the blocks of the prompt; the last may stand for a block that is not full.
     pub blocks: Vec<u64>,
+    /// Where messages of the prompt end, in tokens, as far as it can be told: the shared head, earlier prompts and answers.
+    pub message_ends: Vec<u32>,
     /// Chained hashes of the full blocks of prompt and answer, as far as they are known from the next turn.
     pub answered_blocks: Vec<u64>,
 }
@@ -82,6 +87,26 @@ impl Trace {
         }
         let block_tokens = block_tokens(&lines)?;
         Ok(Self { name: name.to_owned(), block_tokens, rows: rows(&lines, block_tokens) })
+    }
+
+    /// Spreads rows that share a time evenly until the next one: a clock that was rounded made a burst of them.
+    pub fn spread_bursts(&mut self) {
+        let mut times_us: Vec<u64> = self.rows.iter().map(|row| row.at_us).collect();
+        times_us.sort_unstable();
+        times_us.dedup();
+        let mut counts: HashMap<u64, u64> = HashMap::new();
+        for row in self.rows.iter().filter(|row| row.after.is_none()) {
+            *counts.entry(row.at_us).or_default() += 1;
+        }
+        let mut seen: HashMap<u64, u64> = HashMap::new();
+        for row in self.rows.iter_mut().filter(|row| row.after.is_none()) {
+            let next = times_us.partition_point(|at_us| *at_us <= row.at_us);
+            let width_us = times_us.get(next).map_or(0, |next_us| next_us - row.at_us);
+            let place = seen.entry(row.at_us).or_default();
+            let count = counts.get(&row.at_us).copied().unwrap_or(1).max(1);
+            row.at_us += width_us * *place / count;
+            *place += 1;
+        }
     }
 
     /// Requests a second over the length of the trace.
@@ -151,6 +176,7 @@ fn block_tokens(lines: &[Line]) -> Result<u32, String> {
 fn rows(lines: &[Line], block_tokens: u32) -> Vec<Row> {
     let mut last_of_session: HashMap<u64, u32> = HashMap::new();
     let mut rows: Vec<Row> = Vec::with_capacity(lines.len());
+    let mut seen: HashSet<u64> = HashSet::new();
     for (at, line) in lines.iter().enumerate() {
         let at_row = u32::try_from(at).unwrap_or(u32::MAX);
         let after = line.session.and_then(|session| last_of_session.insert(session, at_row));
@@ -163,11 +189,28 @@ fn rows(lines: &[Line], block_tokens: u32) -> Vec<Row> {
         if let Some(before) = after.and_then(|before| rows.get_mut(before as usize)) {
             let known = ((before.input_tokens + before.output_tokens) / block_tokens) as usize;
             let so_far = before.answered_blocks.len();
-            if known > so_far && blocks.starts_with(&before.answered_blocks) {
+            if known >= so_far && blocks.starts_with(&before.answered_blocks) {
                 before.answered_blocks.extend(blocks.iter().take(known).skip(so_far));
+                // What was the not yet full end of the prompt goes on with the answer: the same text.
+                let ends_at = before.blocks.len();
+                if let (Some(end), Some(same)) = (before.blocks.last_mut(), blocks.get(ends_at - 1)) {
+                    *end = *same;
+                }
             }
         }
+        let message_ends = match after.and_then(|before| rows.get(before as usize)) {
+            Some(before) => {
+                let mut ends = before.message_ends.clone();
+                ends.extend([before.input_tokens, before.input_tokens + before.output_tokens]);
+                ends
+            }
+            // What other sessions begin with too is a head of its own.
+            None if line.session.is_some() => vec![blocks.iter().take_while(|block| seen.contains(block)).count() as u32 * block_tokens],
+            None => Vec::new(),
+        };
+        seen.extend(&blocks);
         rows.push(Row {
+            message_ends,
             at_us: (line.timestamp * 1e3) as u64,
             after,
             gap_us: (line.gap.unwrap_or(0.0) * 1e3) as u64,
