@@ -10,7 +10,7 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::Chain;
+use crate::prefix::chain::{Chain, TURN_BYTES_MIN};
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
@@ -61,7 +61,7 @@ struct Note {
     model_us: u64,
     predicted: Prediction,
     prompt_bytes: u32,
-    /// Last block of the prompt.
+    /// Where the prompt ends.
     prompt_end: Option<u64>,
     answer: Answer,
     attempt: Attempt,
@@ -107,6 +107,7 @@ pub struct Fleet {
 /// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
 const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
+const TRUST_WHOLE: f64 = 0.95;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
@@ -241,36 +242,40 @@ impl Fleet {
         plan.now_us = now_us;
         plan.overlaps.clear();
         let tokens_per_byte = f64::from(prompt_tokens.max(1)) / f64::from(chain.bytes().max(1));
-        let (mut known_tokens, mut known_bytes) = (0, 0);
         for endpoint in 0..self.slots_used {
             let mut tokens = 0;
             if let Some(known) = &self.endpoints[endpoint as usize] {
                 // The index tells nothing about endpoints that cache nothing.
                 let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                let bytes = chain.prefix_bytes(depth);
-                let last = (depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
-                let recorded = match last.and_then(|last| self.ends.at(*last, endpoint)) {
-                    Some(end) => {
-                        if bytes > known_bytes {
-                            (known_tokens, known_bytes) = (end.prompt_tokens, bytes);
-                        }
-                        known.whole_blocks(end)
-                    }
-                    None => f64::from(bytes) * tokens_per_byte,
-                };
-                tokens = (recorded * known.trust) as u32;
+                tokens = known.trusted(f64::from(chain.prefix_bytes(depth)) * tokens_per_byte);
                 self.presume(now_us, endpoint);
             }
             plan.overlaps.push(tokens);
         }
-        let guessed_tokens = f64::from(chain.bytes().saturating_sub(known_bytes)) * tokens_per_byte;
-        plan.prompt_tokens = match known_tokens {
-            // Also a prompt without a chain has tokens.
-            0 => prompt_tokens.max(1),
-            known_tokens => known_tokens.saturating_add(guessed_tokens as u32).max(1),
-        };
+        // Also a prompt without a chain has tokens.
+        plan.prompt_tokens = self.go_on(plan, chain, tokens_per_byte).unwrap_or(prompt_tokens).max(1);
         let overlap_max = plan.prompt_tokens - 1;
         plan.overlaps.iter_mut().for_each(|tokens| *tokens = (*tokens).min(overlap_max));
+    }
+
+    /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
+    fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
+        let mut prompt_tokens = None;
+        for turn_end in chain.turn_ends().iter().rev() {
+            for end in self.ends.at(turn_end.key) {
+                let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
+                prompt_tokens.get_or_insert(end.prompt_tokens.saturating_add(rest as u32));
+                let at = end.endpoint as usize;
+                let (Some(Some(known)), Some(&depth)) = (self.endpoints.get(at), plan.depths.get(at)) else { continue };
+                // A turn's last few bytes may lie in a block with the next turn's: no block of the record covers them.
+                let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
+                let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
+                if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
+                    *overlap = known.trusted(known.whole_blocks(*end));
+                }
+            }
+        }
+        prompt_tokens
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -296,7 +301,7 @@ impl Fleet {
             model_us,
             predicted,
             prompt_bytes: decided.chain.bytes(),
-            prompt_end: decided.chain.blocks().last().copied(),
+            prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
             answer: decided.answer,
             attempt: decided.attempt,
         };
@@ -343,9 +348,9 @@ impl Fleet {
                     known.learn_overlap(open.work.cached_tokens(), cached_tokens);
                     if let Some(prompt_tokens) = prompt_tokens {
                         self.models[known.model].1.learn(open.note.prompt_bytes, prompt_tokens);
-                        if let Some(block) = open.note.prompt_end {
+                        if let Some(key) = open.note.prompt_end {
                             let answer_tokens = completion_tokens.unwrap_or(0);
-                            self.ends.answered(block, endpoint, End { prompt_tokens, answer_tokens });
+                            self.ends.answered(key, End { endpoint, prompt_tokens, answer_tokens });
                         }
                     }
                 }
@@ -509,6 +514,11 @@ impl Fleet {
 }
 
 impl Endpoint {
+    /// What is left of the tokens recorded as cached, by experience; a little less than all is noise.
+    fn trusted(&self, tokens: f64) -> u32 {
+        (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
+    }
+
     /// What an engine keeps of a prompt and its answer: whole blocks, and not the answer's last token.
     fn whole_blocks(&self, end: End) -> f64 {
         let tokens = end.prompt_tokens.saturating_add(end.answer_tokens).saturating_sub(1);

@@ -85,7 +85,7 @@ impl Load {
         let prompt = f64::from(self.work.prompt_tokens());
         let new = self.ahead_new_tokens + f64::from(self.work.new_tokens());
         let attention = self.ahead_attention + self.work.attention_x2() as f64 / 2.0;
-        let steps = 1.0 + new / self.max_batched_tokens.max(1.0);
+        let steps = 1.0 + new / self.max_batched_tokens.max(1.0) + if self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
         let pressure = match self.kv_capacity_tokens {
             Some(capacity) if capacity >= 1.0 => {
                 (10.0 * ((self.decoding_tokens + prompt) / capacity - 0.9)).clamp(0.0, 100.0)

@@ -213,9 +213,7 @@ impl Ours {
             let tokens = left.min(ask.block_tokens);
             left -= tokens;
             self.text.clear();
-            // Text of some blocks has longer words than that of others: 15 % more or less.
-            let percent = 85 + (block >> 8) % 31;
-            let len = (u64::from(tokens * BYTES_PER_TOKEN) * percent / 100) as usize;
+            let len = bytes_of(tokens, *block);
             let mut bits = *block;
             while self.text.len() < len {
                 bits = bits.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -224,7 +222,7 @@ impl Ours {
             let mut from = 0;
             while let Some(end) = ends.peek().map(|end| **end).filter(|end| *end < at + tokens) {
                 // A message that ends within the block ends at its share of the text.
-                let to = (len * (end.max(at) - at) as usize / tokens.max(1) as usize).max(from);
+                let to = bytes_of(end.max(at) - at, *block).max(from);
                 builder.text(&self.text[from..to]);
                 builder.separator(MESSAGE_END);
                 from = to;
@@ -235,4 +233,9 @@ impl Ours {
         }
         builder.finish()
     }
+}
+
+/// Bytes of the first tokens of a block: some texts have longer words than others, 15 % more or less.
+fn bytes_of(tokens: u32, block: u64) -> usize {
+    (u64::from(tokens * BYTES_PER_TOKEN) * (85 + (block >> 8) % 31) / 100) as usize
 }
