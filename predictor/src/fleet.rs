@@ -428,8 +428,7 @@ impl Fleet {
     fn expect(&self, now_us: u64, endpoint: u32, work: Work) -> Option<(Features, u64, Prediction)> {
         let known = self.endpoint(endpoint)?;
         let kind = &self.kinds[known.kind].1;
-        let rate = kind.tokens_per_s(known.scale);
-        let load = self.load(now_us, endpoint, known, rate, work)?;
+        let load = self.load(now_us, endpoint, known, work)?;
         let features = match known.backend {
             Backend::Engine => load.engine(),
             Backend::Provider => load.provider(),
@@ -442,15 +441,17 @@ impl Fleet {
         Some((features, model_us, prediction))
     }
 
-    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, rate: f64, work: Work) -> Option<Load> {
+    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, work: Work) -> Option<Load> {
+        let kind = &self.kinds[known.kind].1;
+        let rate = kind.tokens_per_s(known.scale);
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
         let (mut done_tokens, mut done_attention) = (0.0, 0.0);
         if let Some(first) = ledger.first_work() {
-            let new = f64::from(first.new_tokens());
             let idle_s = now_us.saturating_sub(ledger.last_progress_us()) as f64 / 1e6;
-            done_tokens = (HEAD_DONE_MAX * new).min(idle_s * rate);
-            done_attention = first.attention_x2() as f64 / 2.0 * done_tokens / new;
+            let done_ratio = (idle_s / kind.prefill_s(known.scale, first)).min(HEAD_DONE_MAX);
+            done_tokens = f64::from(first.new_tokens()) * done_ratio;
+            done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
         Some(Load {
             work,

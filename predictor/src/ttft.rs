@@ -308,6 +308,14 @@ impl Kind {
         TOKENS_UNIT / (scale.factor * self.theta[1]).max(1e-6)
     }
 
+    /// Seconds that prefilling this takes by itself.
+    #[must_use]
+    pub fn prefill_s(&self, scale: Scale, work: Work) -> f64 {
+        let pairs = work.attention_x2() as f64 / 2.0;
+        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
+        (scale.factor * own).max(1e-6)
+    }
+
     /// Seconds to first token by the model alone.
     #[must_use]
     pub fn model_s(&self, scale: Scale, features: &Features) -> f64 {
@@ -321,10 +329,7 @@ impl Kind {
         let model_s = self.model_s(scale, features);
         let (ttft_s, cost_s) = match basis {
             Basis::Learning | Basis::Learned => {
-                let own_s = scale.factor
-                    * (self.theta[1] * f64::from(load.work.new_tokens()) / TOKENS_UNIT
-                        + self.theta[2] * load.work.attention_x2() as f64 / (2.0 * TOKENS_UNIT * TOKENS_UNIT));
-                (model_s, model_s + COURTESY * load.decoding * own_s)
+                (model_s, model_s + COURTESY * load.decoding * self.prefill_s(scale, load.work))
             }
             Basis::Fallback => {
                 let tokens = load.ahead_new_tokens + f64::from(load.work.new_tokens());
