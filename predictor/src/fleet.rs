@@ -19,10 +19,13 @@ use crate::window::Window;
 mod belief;
 mod ends;
 mod event;
+mod peers;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
 use ends::{End, Ends};
+pub use peers::{PEERS_MAX, PeerSums};
+use peers::Peers;
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
 
 /// What of one prompt is cached where. Reused from request to request.
@@ -78,6 +81,7 @@ struct Endpoint {
     /// Tokens of the engine's blocks: it finds whole ones only.
     block_tokens: u32,
     scraped: Scraped,
+    peers: Peers,
     queue: Window,
     /// Part of the overlap estimates that turned out true, 0 to 1.
     trust: f64,
@@ -167,6 +171,7 @@ impl Fleet {
             kv_capacity_tokens: spec.kv_capacity_tokens,
             block_tokens: 1,
             scraped: Scraped::Never,
+            peers: Peers::default(),
             queue: Window::default(),
             trust: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
@@ -206,7 +211,7 @@ impl Fleet {
         let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) else {
             return;
         };
-        known.scraped = Scraped::fresh(now_us, scrape, &sums);
+        known.scraped = Scraped::fresh(now_us, scrape, &sums, known.peers.in_flight());
         known.block_tokens = scrape.block_size_tokens.unwrap_or(known.block_tokens).max(1);
         if let (Some(blocks), Some(tokens)) = (scrape.num_gpu_blocks, scrape.block_size_tokens) {
             let capacity_tokens = blocks.saturating_mul(u64::from(tokens));
@@ -223,6 +228,13 @@ impl Fleet {
         if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
             known.scraped = known.scraped.missed();
             self.feed_queue(now_us, endpoint);
+        }
+    }
+
+    /// Another balancer told its sums at an endpoint.
+    pub fn heard(&mut self, now_us: u64, peer: u64, endpoint: u32, sums: PeerSums) {
+        if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+            known.peers.heard(now_us, peer, sums);
         }
     }
 
@@ -453,12 +465,13 @@ impl Fleet {
             done_tokens = f64::from(first.new_tokens()) * done_ratio;
             done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
+        let peers = known.peers.load(now_us, rate);
         Some(Load {
             work,
-            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0),
-            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0),
-            decoding: f64::from(sums.decoding),
-            decoding_tokens: sums.decoding_tokens as f64,
+            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,
+            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0) + peers.attention,
+            decoding: f64::from(sums.decoding) + peers.decoding,
+            decoding_tokens: sums.decoding_tokens as f64 + peers.decoding_tokens,
             others_tokens: known.scraped.others_tokens(now_us, known.new_tokens_mean, rate),
             kv_capacity_tokens: known.kv_capacity_tokens.map(|tokens| tokens as f64),
             max_batched_tokens: known.max_batched_tokens as f64,

@@ -2,7 +2,7 @@
 
 use policy::{Backend, Candidate, Decision, PoolDestination, Program, Request, Scratch, Signal, Target};
 use predictor::{
-    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Fleet, Plan, Scrape},
+    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Fleet, PeerSums, Plan, Scrape},
     prefix::chain::{BLOCK_BYTES_DEFAULT, Chain, ChainBuilder, Seed},
     ttft::{Observed, Prediction, Prior, Quality},
 };
@@ -191,6 +191,15 @@ impl Ours {
             own_in_flight_at_scrape: None,
         };
         self.fleet.scraped(now_us, pod as u32, &scrape);
+    }
+
+    /// What this balancer tells the others of an engine.
+    pub(super) fn sums(&self, pod: usize) -> PeerSums {
+        PeerSums::from(&self.fleet.sums(pod as u32))
+    }
+
+    pub(super) fn heard(&mut self, now_us: u64, peer: u64, pod: usize, sums: PeerSums) {
+        self.fleet.heard(now_us, peer, pod as u32, sums);
     }
 
     /// Predicted and seen times to first token since the last call, by request.
