@@ -127,7 +127,7 @@ impl Fault {
 
     /// By the name of the exception, as the service writes it or as an event stream does (`throttlingException`).
     fn named(name: &str) -> Option<Self> {
-        const NAMES: [(&str, Fault); 22] = [
+        const NAMES: [(&str, Fault); 26] = [
             ("ThrottlingException", Fault::Throttled),
             ("TooManyRequestsException", Fault::Throttled),
             ("ServiceQuotaExceededException", Fault::Quota),
@@ -137,6 +137,10 @@ impl Fault {
             ("ExpiredTokenException", Fault::Credential),
             ("IncompleteSignatureException", Fault::Credential),
             ("InvalidSignatureException", Fault::Credential),
+            ("SignatureDoesNotMatch", Fault::Credential),
+            ("InvalidClientTokenId", Fault::Credential),
+            ("RequestExpired", Fault::Credential),
+            ("RequestTimeTooSkewed", Fault::Credential),
             ("MissingAuthenticationTokenException", Fault::Credential),
             ("UnrecognizedClientException", Fault::Credential),
             ("UnauthorizedException", Fault::Credential),
@@ -240,7 +244,7 @@ impl Failure {
     pub fn message(&self) -> String {
         let shown = self.fault.shown();
         match shown.heard {
-            Heard::Client if !self.detail.is_empty() => format!("{}: {}", shown.message, self.detail),
+            Heard::Client if !self.detail.is_empty() => format!("{}: {}", shown.message, without_arns(&self.detail)),
             Heard::Client | Heard::Operator | Heard::Nobody => shown.message.to_owned(),
         }
     }
@@ -326,6 +330,12 @@ struct Said {
     message: Option<String>,
     #[serde(rename = "Message", default)]
     message_in_capitals: Option<String>,
+}
+
+/// ARNs name the operator's account.
+fn without_arns(text: &str) -> String {
+    let words = text.split(' ').map(|word| if word.contains("arn:aws") { "(an ARN)" } else { word });
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// `namespace#Name:http://...` is `Name`.

@@ -16,9 +16,14 @@ use crate::request::Delivery;
 /// Most tool calls of one answer: OpenAI's limit on tools; each is remembered until the answer ends.
 const CALLS_MAX: usize = 128;
 
-/// Makes chunks of events, for one answer.
+/// Makes server-sent events of an answer's bytes, for one answer.
 pub struct ChatStream {
     frames: Frames,
+    chat: Chat,
+}
+
+/// Makes chunks of messages.
+struct Chat {
     /// What every chunk begins with: `{"id":...,"object":...,"created":...,"model":...`.
     head: Vec<u8>,
     usage_asked: Asked,
@@ -68,50 +73,32 @@ impl ChatStream {
     /// ([`crate::FRAME_BYTES_MAX`] at most).
     #[must_use]
     pub fn new(reply: Reply<'_>, delivery: Delivery, frame_bytes_max: usize) -> Self {
-        #[derive(Serialize)]
-        struct Head<'a> {
-            id: &'a str,
-            object: &'a str,
-            created: u64,
-            model: &'a str,
-        }
-        let head =
-            Head { id: reply.id, object: "chat.completion.chunk", created: reply.created_unix_s, model: reply.model };
-        let mut head = serde_json::to_vec(&head).unwrap_or_default();
-        head.pop();
-        Self {
-            frames: Frames::new(frame_bytes_max),
-            head,
-            usage_asked: match delivery {
-                Delivery::StreamedWithUsage => Asked::Yes,
-                Delivery::Streamed | Delivery::Whole => Asked::No,
-            },
+        let usage_asked = match delivery {
+            Delivery::StreamedWithUsage => Asked::Yes,
+            Delivery::Streamed | Delivery::Whole => Asked::No,
+        };
+        let chat = Chat {
+            head: chunk_head(reply),
+            usage_asked,
             begun: Begun::No,
             calls: Vec::new(),
             end: End::Open,
             usage: None,
-        }
+        };
+        Self { frames: Frames::new(frame_bytes_max), chat }
     }
 
     /// Takes bytes of the answer as they come, and appends the events they make to `out`.
     ///
     /// # Errors
-    /// Bedrock's own error, a broken frame, or an event that cannot be read. What `out` has by then is to be sent; then
-    /// [`Failure::push_event`], or another attempt where nothing was sent yet.
+    /// Bedrock's own error, a broken frame, or an event that cannot be read: nothing is to be fed after it. What `out` has by
+    /// then is to be sent, then [`Failure::push_event`]; where nothing was sent yet, another attempt may be made instead.
     pub fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<(), Failure> {
         let mut rest = bytes;
-        // Taken out for the loop, as a message may lie in it.
-        let mut frames = std::mem::replace(&mut self.frames, Frames::new(0));
-        let mut result = Ok(());
-        while result.is_ok() {
-            match frames.read(&mut rest) {
-                Ok(Some(message)) => result = self.event(&message, out),
-                Ok(None) => break,
-                Err(error) => result = Err(Failure::from(error)),
-            }
+        while let Some(message) = self.frames.read(&mut rest)? {
+            self.chat.event(&message, out)?;
         }
-        self.frames = frames;
-        result
+        Ok(())
     }
 
     /// The answer's body has ended.
@@ -120,10 +107,10 @@ impl ChatStream {
     /// It ended inside a frame, or before the model did.
     pub fn end(&mut self, out: &mut Vec<u8>) -> Result<(), Failure> {
         self.frames.end()?;
-        match self.end {
+        match self.chat.end {
             End::Open => Err(Failure::from(Fault::CutOff)),
             End::Reasoned => {
-                self.done(out);
+                self.chat.done(out);
                 Ok(())
             }
             End::Done => Ok(()),
@@ -133,15 +120,33 @@ impl ChatStream {
     /// `[DONE]` has been written: nothing follows.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.end == End::Done
+        self.chat.end == End::Done
     }
 
     /// Tokens, once Bedrock has told them.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.usage
+        self.chat.usage
     }
+}
 
+/// What every chunk begins with, without the brace that ends an object.
+fn chunk_head(reply: Reply<'_>) -> Vec<u8> {
+    #[derive(Serialize)]
+    struct Head<'a> {
+        id: &'a str,
+        object: &'a str,
+        created: u64,
+        model: &'a str,
+    }
+    let mut head = Vec::new();
+    let object = "chat.completion.chunk";
+    push_json(&mut head, &Head { id: reply.id, object, created: reply.created_unix_s, model: reply.model });
+    head.pop();
+    head
+}
+
+impl Chat {
     fn event(&mut self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
         match message.text(":message-type") {
             Some("event") => {}
@@ -149,12 +154,18 @@ impl ChatStream {
             Some(_) | None => return Err(Failure::from(Fault::Unreadable)),
         }
         match message.text(":event-type").unwrap_or_default() {
+            "metadata" => self.metadata(&read(message)?, out),
+            // Nothing is added to an answer that has ended.
+            "messageStart" | "contentBlockStart" | "contentBlockDelta" | "contentBlockStop" | "messageStop"
+                if self.end != End::Open =>
+            {
+                return Err(Failure::from(Fault::Unreadable));
+            }
             "messageStart" => self.begin(out),
             "contentBlockStart" => self.block_start(&read(message)?, out)?,
-            "contentBlockDelta" => self.block_delta(&read(message)?, out)?,
+            "contentBlockDelta" => self.block_delta(&read(message)?, out),
             "contentBlockStop" => self.block_stop(&read(message)?, out),
             "messageStop" => self.stop(&read(message)?, out)?,
-            "metadata" => self.metadata(&read(message)?, out),
             // Bedrock may add others.
             _ => {}
         }
@@ -184,10 +195,7 @@ impl ChatStream {
         Ok(())
     }
 
-    fn block_delta(&mut self, event: &BlockDelta<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
-        if self.end != End::Open {
-            return Err(Failure::from(Fault::Unreadable));
-        }
+    fn block_delta(&mut self, event: &BlockDelta<'_>, out: &mut Vec<u8>) {
         let reasoning = event.delta.reasoning_content.as_ref().and_then(|reasoning| reasoning.text.as_deref());
         if let Some(text) = event.delta.text.as_deref().filter(|text| !text.is_empty()) {
             self.begin(out);
@@ -198,7 +206,6 @@ impl ChatStream {
         } else if let Some(tool) = event.delta.tool_use.as_ref().filter(|tool| !tool.input.is_empty()) {
             self.arguments(event.content_block_index, &tool.input, out);
         }
-        Ok(())
     }
 
     /// Arguments of a call that was begun; others are those of Bedrock's own calls.
@@ -219,9 +226,6 @@ impl ChatStream {
     }
 
     fn stop(&mut self, stop: &Stop<'_>, out: &mut Vec<u8>) -> Result<(), Failure> {
-        if self.end != End::Open {
-            return Err(Failure::from(Fault::Unreadable));
-        }
         let reason = finish_reason(&stop.stop_reason)?;
         self.begin(out);
         self.end = End::Reasoned;
@@ -266,7 +270,7 @@ impl ChatStream {
 /// Not what was said.
 impl fmt::Debug for ChatStream {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "ChatStream({} calls, {:?})", self.calls.len(), self.usage)
+        write!(formatter, "ChatStream({} calls, {:?})", self.chat.calls.len(), self.chat.usage)
     }
 }
 
