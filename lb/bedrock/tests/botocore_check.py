@@ -117,6 +117,8 @@ def converse_request(draw, seconds):
     request = sent[0]
     host, _, path = request.url.removeprefix("https://").partition("/")
     given = {name.lower(): text_of(value) for name, value in request.headers.items()}
+    # Never signed, and it would tell about this machine.
+    given["user-agent"] = "Botocore"
     headers = [[name, value] for name, value in given.items()
                if name not in ("authorization", "x-amz-date", "x-amz-security-token", "content-length")
                and not name.startswith("amz-sdk-")]
