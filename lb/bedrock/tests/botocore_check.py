@@ -92,8 +92,6 @@ def converse_request(draw, seconds):
     """What a whole botocore client sends for a random Converse call."""
     access, secret, token = credentials(draw)
     region = draw.choice(REGIONS)
-    session = botocore.session.Session()
-    session.set_credentials(access, secret, token)
     client = client_of(region)
     client._request_signer._credentials = botocore.credentials.Credentials(access, secret, token)
     sent = []
