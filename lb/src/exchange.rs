@@ -14,7 +14,7 @@ use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::{Refused, UpstreamError};
 use crate::flight::{Flight, Retry};
-use crate::forward::{self, Cut, End, Forwarded, Presentation};
+use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
 use crate::http1::target::{origin_form, path_of};
@@ -26,8 +26,9 @@ use crate::openai::request::{Delivery, Purpose, Request, known_path};
 use crate::plan::{EndpointId, LocalPlan};
 use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
-use crate::shard::Shard;
-use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
+use crate::shard::{Shard, unix_ms};
+use crate::upstream::{self, Answer, Deadline, Encoding, NoAnswer, Upstream};
+use crate::verdict::{Verdict, back_off, judge};
 
 /// What becomes of the client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,6 +157,7 @@ async fn route<'p>(
             Ok(choice) => choice,
             Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
         };
+        let mut choice = choice;
         record.chosen(routed.pool, routed.plan, &choice);
         let attempt = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
         if attempt == Attempt::Retry {
@@ -163,7 +165,8 @@ async fn route<'p>(
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
+        let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), attempt);
+        let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
         let (rewrites, headers) = choice.changes(routed.pool);
         let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
         let edits = edits.rewriting(rewrites, routed.api, &routed.request, message.body());
@@ -173,23 +176,35 @@ async fn route<'p>(
             request_id: &record.entry.request_id,
             target: routed.target.as_deref(),
             encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
+            deadline,
             headers,
         };
         match upstream::attempt(shard, client, &upstream, &mut message).await {
-            Ok(answer) if is_refusal(answer.head.status) => {
-                report_refusal(shard, &choice, answer.head.status);
-                flight.end(Ended::Refused);
-                last.busy = Some(Box::new(Held { answer, choice, flight }));
+            Ok(answer) => {
+                let verdict = judge(answer.head.status, choice.endpoint.spec.backend);
+                match verdict {
+                    Verdict::Deliver => {
+                        // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
+                        drop((last, message));
+                        let held = Box::new(Held { answer, choice, flight, deadline });
+                        return deliver(shard, client, &routed, held, record).await;
+                    }
+                    Verdict::Refusal(failure) => {
+                        refused_by(shard, &choice, failure, &answer);
+                        flight.end(Ended::Refused);
+                        last.busy = Some(Box::new(Held { answer, choice, flight, deadline }));
+                    }
+                    Verdict::Unusable(error, failure) => {
+                        shard.report_failure(&choice.endpoint, failure);
+                        flight.end(Ended::Refused);
+                        last.failed = Some(error);
+                    }
+                }
                 // Asking others on behalf of the busy is what turns an overload into a storm.
                 retry = retry.or_else(|| Retry::allowed(shard));
                 if retry.is_none() {
                     return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
                 }
-            }
-            Ok(answer) => {
-                // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
-                drop((last, message));
-                return deliver(shard, client, &routed, Box::new(Held { answer, choice, flight }), record).await;
             }
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
@@ -243,6 +258,7 @@ struct Held<'p> {
     answer: Answer,
     choice: Choice<'p>,
     flight: Flight,
+    deadline: Deadline,
 }
 
 /// How attempts have ended so far.
@@ -287,14 +303,20 @@ fn taught_by(request: &Request) -> Delivery {
 /// nginx's status for a client that left; only in logs and metrics.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// The engine says it is busy or broken, before anything of an answer: another may do better.
-fn is_refusal(status: u16) -> bool {
-    matches!(status, 429 | 502 | 503)
+/// The endpoint says it is busy or broken, before anything of an answer. A provider that is busy is left alone for a while; an
+/// engine is judged by its metrics.
+fn refused_by(shard: &Shard, choice: &Choice<'_>, failure: Failure, answer: &Answer) {
+    shard.report_failure(&choice.endpoint, failure);
+    match (choice.endpoint.spec.backend, failure == Failure::Busy) {
+        (policy::Backend::External, true) => {
+            shard.back_off(&choice.endpoint, back_off(&answer.head.headers, &answer.received, unix_ms()));
+        }
+        (policy::Backend::External | policy::Backend::Local, _) => {}
+    }
 }
 
-fn report_refusal(shard: &Shard, choice: &Choice<'_>, status: u16) {
-    let failure = if status == 502 { Failure::ServerError } else { Failure::Busy };
-    shard.report_failure(&choice.endpoint, failure);
+fn is_refusal(status: u16, choice: &Choice<'_>) -> bool {
+    matches!(judge(status, choice.endpoint.spec.backend), Verdict::Refusal(_))
 }
 
 /// What it says about the endpoint; `None` when the fault is ours.
@@ -304,6 +326,10 @@ fn failure_of(error: UpstreamError) -> Option<Failure> {
         UpstreamError::Reset => Failure::Reset,
         UpstreamError::Timeout => Failure::FirstByteTimeout,
         UpstreamError::BadAnswer => Failure::BadAnswer,
+        UpstreamError::Tls(fault) => Failure::Tls(fault),
+        UpstreamError::Redirect => Failure::Redirect,
+        UpstreamError::Unauthorized => Failure::Unauthorized,
+        UpstreamError::Forbidden => Failure::Forbidden,
         UpstreamError::OutOfSockets => return None,
     })
 }
@@ -317,7 +343,7 @@ async fn deliver(
     record: &mut Record<'_>,
 ) -> After {
     // What stays in the box takes no room in the future.
-    let Held { answer, choice, flight } = &mut *held;
+    let Held { answer, choice, flight, deadline } = &mut *held;
     let status = answer.head.status;
     let shown = Presentation {
         model_shown: shown_model(routed, choice),
@@ -330,7 +356,8 @@ async fn deliver(
         head_only: client.head.method == Method::Head,
     };
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
-    let forwarded = forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
+    let patience = Patience { idle, deadline: *deadline };
+    let forwarded = forward::forward(shard, client, answer, &shown, patience, |now_us| flight.first_token(now_us)).await;
     let Forwarded { end, usage, response_bytes, first_content_us, upstream, after, replaced_status } = forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
@@ -349,7 +376,7 @@ async fn deliver(
     };
     let (outcome, ended) = match end {
         End::Complete if status < 400 => ("ok", completed),
-        End::Complete => ("upstream_status", if is_refusal(status) { Ended::Refused } else { Ended::Failed }),
+        End::Complete => ("upstream_status", if is_refusal(status, choice) { Ended::Refused } else { Ended::Failed }),
         End::ErrorEvent => ("error_event", Ended::Failed),
         End::Truncated(_) => ("truncated", Ended::Failed),
         End::ClientGone => ("client_gone", Ended::Aborted),
@@ -375,9 +402,9 @@ fn event_names(api: Api) -> EventNames {
 fn report_end(shard: &Shard, choice: &Choice<'_>, status: u16, end: End) {
     match end {
         End::Truncated(Cut::Reset) => shard.report_failure(&choice.endpoint, Failure::Reset),
-        End::Truncated(Cut::Silent) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
+        End::Truncated(Cut::Silent | Cut::Late) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
         End::Truncated(Cut::Garbled) => shard.report_failure(&choice.endpoint, Failure::BadAnswer),
-        End::Complete if status >= 500 && !is_refusal(status) => {
+        End::Complete if status >= 500 && !is_refusal(status, choice) => {
             shard.report_failure(&choice.endpoint, Failure::ServerError);
         }
         End::Complete | End::ErrorEvent => choice.endpoint.answered(io::now_us()),

@@ -27,6 +27,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod quota;
 mod record;
 mod routed;
 mod server;
@@ -38,6 +39,7 @@ mod tenant;
 mod time;
 mod tls;
 mod upstream;
+mod verdict;
 
 pub use io::{Driver, DriverInUse};
 
