@@ -127,7 +127,8 @@ impl TlsFault {
         #[allow(clippy::wildcard_enum_match_arm)]
         match error {
             rustls::Error::InvalidCertificate(certificate) => match certificate {
-                CertificateError::UnknownIssuer => Self::UnknownAuthority,
+                // The second: an authority of the right name with another key.
+                CertificateError::UnknownIssuer | CertificateError::BadSignature => Self::UnknownAuthority,
                 CertificateError::Expired
                 | CertificateError::ExpiredContext { .. }
                 | CertificateError::NotValidYet
