@@ -170,7 +170,9 @@ impl Lookup<'_> {
         };
         let value = match source {
             SecretSource::Env(name) => std::env::var(name).map_err(|_| format!("the {source} is not set"))?,
-            SecretSource::File(path) => read_bounded(path, SECRET_BYTES_MAX).map_err(|e| format!("the {source} cannot be read: {e}"))?,
+            SecretSource::File(path) => {
+                read_bounded(path, SECRET_BYTES_MAX).map_err(|e| format!("the {source} cannot be read: {e}"))?
+            }
             SecretSource::SecretRef { name, key } => {
                 secret_refs(namespace, name, key).ok_or_else(|| format!("the {source} is not there"))?
             }

@@ -4,6 +4,7 @@
 //! eight steps), then the rooms each step enters.
 
 mod ask;
+mod attempt;
 mod body;
 pub mod cli;
 mod conn;

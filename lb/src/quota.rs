@@ -95,7 +95,8 @@ impl Metered {
         let Self { limits, quota } = self;
         let mut permit = Permit { quota: quota.clone(), reserved: None, in_flight: Counted::No };
         if let Some(max) = limits.in_flight_max {
-            let counted = quota.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
+            let counted =
+                quota.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
             counted.map_err(|_| Full)?;
             permit.in_flight = Counted::Yes;
         }

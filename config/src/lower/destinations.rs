@@ -12,8 +12,8 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls, RateLimits,
-    ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
+    Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
+    RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
 use crate::url::{check_host, parse_base_url};
 
@@ -149,7 +149,8 @@ fn provider_tls(
     let path = Path::spec().key("tls");
     let written = spec.tls.server_name.as_deref();
     if let Some(Err(reason)) = written.map(check_host) {
-        findings.push(c.finding(Code::BadFormat, &path.key("serverName"), reason).expected("a DNS name or an IP address"));
+        findings
+            .push(c.finding(Code::BadFormat, &path.key("serverName"), reason).expected("a DNS name or an IP address"));
     }
     let authorities = match &spec.tls.ca_file {
         None => Authorities::System,

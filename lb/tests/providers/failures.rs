@@ -20,13 +20,7 @@ on_both_drivers![
 ];
 
 /// A gateway in front of a provider that fails and, where `second` is one, another that does not.
-fn failing_first(
-    driver: Driver,
-    authority: &Authority,
-    port: u16,
-    fields: &str,
-    second: Option<&Engine>,
-) -> Gateway {
+fn failing_first(driver: Driver, authority: &Authority, port: u16, fields: &str, second: Option<&Engine>) -> Gateway {
     let mut resources = provider("first", port, fields);
     let mut names = vec!["first"];
     if let Some(engine) = second {
@@ -50,7 +44,8 @@ fn cases(authority: &Authority) -> Vec<Case> {
     let good = || authority.issue(&[HOST]);
     let answers = || Manner::Answers(document("{}"));
     let tls = "upstream_tls_failed";
-    let case = |what, leaf, manner, message, failure| Case { what, leaf, manner, fields: "", code: tls, message, failure };
+    let case =
+        |what, leaf, manner, message, failure| Case { what, leaf, manner, fields: "", code: tls, message, failure };
     let slow = Case {
         fields: "  timeouts: { connect: 200ms }\n",
         code: "upstream_unreachable",

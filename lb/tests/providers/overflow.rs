@@ -42,7 +42,9 @@ impl Length {
     fn wanted() -> Self {
         match std::env::var("KINFERENCE_OVERFLOW_REQUESTS") {
             Ok(requests) => Self { requests: requests.parse().unwrap(), policy: POLICY.to_owned() },
-            Err(_) => Self { requests: 300, policy: POLICY.replace("greaterThan: 2 }", "greaterThan: 2, window: 2s }") },
+            Err(_) => {
+                Self { requests: 300, policy: POLICY.replace("greaterThan: 2 }", "greaterThan: 2, window: 2s }") }
+            }
         }
     }
 }
@@ -101,7 +103,7 @@ fn body(number: u64) -> (String, String) {
         0 => ("pii", format!("My card is {CARD}, please refund order {number}")),
         _ => ("plain", format!("Tell me about the number {number}.")),
     };
-    let delivery = if number % 2 == 0 { "" } else { r#","stream":true"# };
+    let delivery = if number.is_multiple_of(2) { "" } else { r#","stream":true"# };
     let text = format!(
         r#"{{"model":"{MODEL}","messages":[{{"role":"user","content":"{prompt}"}}],"max_tokens":10{delivery}}}"#
     );

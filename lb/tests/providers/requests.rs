@@ -5,7 +5,9 @@ use std::net::Shutdown;
 
 use rustls::HandshakeKind;
 
-use crate::hosted::{HOST, TOKEN, hosted, hosted_with, in_front_of, provider, provider_at, providers_only, setup, trusted};
+use crate::hosted::{
+    HOST, TOKEN, hosted, hosted_with, in_front_of, provider, provider_at, providers_only, setup, trusted,
+};
 use crate::server::{Manner, Server};
 use crate::support::client::request;
 use crate::support::engines::{ALIAS, MODEL, break_once, expect_idle};

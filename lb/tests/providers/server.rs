@@ -119,12 +119,12 @@ fn serve(
     match manner {
         Manner::ClosesInHandshake => stream.read(&mut [0; 4096]).map(drop),
         Manner::SilentInHandshake => {
-            stream.read(&mut [0; 4096])?;
+            let _hello = stream.read(&mut [0; 4096])?;
             hold(stop);
             Ok(())
         }
         Manner::Plain => {
-            stream.read(&mut [0; 4096])?;
+            let _hello = stream.read(&mut [0; 4096])?;
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         }
         Manner::Answers(_) | Manner::AnswersHead(_) | Manner::CutsOff(_) => {
