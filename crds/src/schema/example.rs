@@ -12,7 +12,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("all", "[pii, tools]"),
     ("any", "[pii, secret]"),
     ("audience", "kinference"),
-    ("baseURL", "http://127.0.0.1:9101/v1"),
+    ("baseURL", "https://api.example.com/v1"),
     ("cache", "10000"),
     ("certFile", "tls.crt"),
     ("chatTemplateFile", "chat.jinja"),
