@@ -14,7 +14,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
-    Embeddings, Engine, Settings,
+    Embeddings, Engine, Settings, Tls,
     fault::Fault,
     step::{Parameters, PrefixCaching, StepCost},
 };
@@ -80,6 +80,12 @@ struct EngineArgs {
     /// Requests kept for GET /debug/requests; 0 is fastest.
     #[arg(long, default_value_t = Settings::default().records_max)]
     records: usize,
+    /// Speak HTTPS with this certificate chain (PEM), as hosted APIs do.
+    #[arg(long, requires = "tls_key", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
 }
 
 /// The step model of an engine.
@@ -235,9 +241,12 @@ pub fn main(cli: Cli) -> ExitCode {
 
 fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut engines = Vec::with_capacity(args.listen.len());
+    let tls = args.tls()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     for &listen in &args.listen {
-        let engine = Engine::start(args.settings(listen)).map_err(|error| format!("{listen}: {error}"))?;
-        writeln!(io::stdout(), "http://{}", engine.addr())?;
+        let settings = Settings { tls: tls.clone(), ..args.settings(listen) };
+        let engine = Engine::start(settings).map_err(|error| format!("{listen}: {error}"))?;
+        writeln!(io::stdout(), "{scheme}://{}", engine.addr())?;
         engines.push(engine);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -252,6 +261,12 @@ fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 impl EngineArgs {
+    fn tls(&self) -> Result<Option<Tls>, Box<dyn std::error::Error>> {
+        let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let read = |file: &PathBuf| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+        Ok(Some(Tls::from_pem(&read(chain)?, &read(key)?)?))
+    }
+
     fn settings(&self, listen: SocketAddr) -> Settings {
         let modelled = self.model_step.parameters();
         let parameters =
