@@ -5,6 +5,7 @@ rendering is also run: the process must take the arguments and the file, answer 
 """
 
 import argparse
+import ctypes
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import helm_python
 import kubernetes_validate
 import yaml
 
-from process import metrics_of_demo, run_rendering
+from process import demo, find_name, run_rendering
 
 DEPLOY = pathlib.Path(__file__).resolve().parent.parent
 CHART = DEPLOY / "helm" / "kinference"
@@ -242,7 +243,7 @@ def check_access(name, found, values):
         expect("*" not in everything, f"{name}: {key} has a wildcard")
         verbs, resources = set(rule["verbs"]), set(rule["resources"])
         if "secrets" in resources:
-            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"get", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
+            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"get", "list", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
         elif rule["apiGroups"] == ["kinference.buoyant.io"]:
             status = {f"inference{kind}/status" for kind in KINDS}
             plain = {f"inference{kind}" for kind in KINDS}
@@ -333,6 +334,51 @@ def check_unit():
     return said.stdout.strip().splitlines()[-1] if said.stdout else ""
 
 
+PROFILE = DEPLOY / "seccomp/kinference.json"
+# What the default profiles of container runtimes refuse.
+IO_URING = ["io_uring_enter", "io_uring_register", "io_uring_setup"]
+# Runs what follows under the profile; a call that it does not allow kills.
+UNDER_PROFILE = [sys.executable, DEPLOY / "check/seccomp.py", PROFILE]
+
+
+def check_profile(binary):
+    """The seccomp profile: names that exist; the process needs no call beside them; without io_uring it runs on epoll."""
+    profile = json.loads(PROFILE.read_text())
+    names = [name for group in profile["syscalls"] for name in group["names"]]
+    expect(len(names) == len(set(names)), "the seccomp profile names a call twice")
+    lib = ctypes.CDLL("libseccomp.so.2")
+    # -1 is no call of any architecture; other negative numbers are calls of another one.
+    unknown = [name for name in names if lib.seccomp_syscall_resolve_name(name.encode()) == -1]
+    expect(not unknown, f"the seccomp profile names calls that do not exist: {unknown}")
+    if not binary:
+        return "not run, for want of --binary"
+    refuse = [word for name in IO_URING for word in ("--refuse", name)]
+    cases = [(UNDER_PROFILE, "auto", "io_uring"), ([*UNDER_PROFILE, *refuse], "auto", "epoll"), (UNDER_PROFILE, "epoll", "epoll")]
+    for before, driver, runs_on in cases:
+        said, metrics, code = demo(binary, [*before, "--"], driver)
+        expect(code == 0 and metrics, f"under the seccomp profile the demo ends with {code}: {said}")
+        expect(f"driver={runs_on}" in said, f"under the seccomp profile it does not run on {runs_on}: {said}")
+    return f"{len(names)} calls are enough for io_uring and for epoll; where io_uring is refused, epoll is used"
+
+
+def check_image(binary):
+    """What the image holds is enough: the demo runs with it as its root, as the image's user, and finds names in files."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder) / "root"
+        subprocess.run([DEPLOY / "docker/rootfs", binary, root], check=True)
+        root.chmod(0o755)
+        pathlib.Path(folder).chmod(0o755)
+        # The kubelet brings this file.
+        (root / "etc/hosts").write_text("127.0.0.1 engine.test\n")
+        within = ["chroot", "--userspec=65532:65532", root] if os.geteuid() == 0 else ["unshare", "--map-root-user", "chroot", root]
+        said, metrics, code = demo("/usr/local/bin/kinference", within)
+        expect(code == 0 and metrics, f"in the image the demo ends with {code}: {said}")
+        missing = find_name("/usr/local/bin/kinference", within, "engine.test")
+        expect(not missing, f"in the image a name of /etc/hosts is not found: {missing}")
+        size = sum(file.stat().st_size for file in root.rglob("*") if file.is_file() and not file.is_symlink())
+        return f"{size >> 20} MiB, runs as its user"
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--node", type=pathlib.Path, required=True, help="a node_modules folder with the models of Prometheus's operator")
@@ -350,16 +396,19 @@ def main():
         check_access(name, found, values)
         ran = ""
         if options.binary:
-            ran = run_rendering(name, found, pod_of(found)[1], server_file(found), options.binary, expect)
+            ran = run_rendering(name, found, pod_of(found)[1], server_file(found), [*UNDER_PROFILE, "--", options.binary], expect)
         print(f"  {name}: {count} objects, valid with Kubernetes {' and '.join(KUBERNETES)}{ran}")
     check_manifests()
     print("manifests: as rendered" if os.environ.get("UPDATE") != "1" else "manifests: written")
     queries = [*check_rules(), *check_dashboard()]
     print(f"alerts and dashboard: {len(queries)} queries are PromQL")
     if options.binary:
-        check_metrics(queries, metrics_of_demo(options.binary))
+        check_metrics(queries, demo(options.binary)[1])
         print("alerts and dashboard: every metric is one of the process")
     print(f"unit: {check_unit()}")
+    if options.binary:
+        print(f"image: {check_image(options.binary)}")
+    print(f"seccomp profile: {check_profile(options.binary)}")
     for failure in failures:
         print(f"FAILED: {failure}", file=sys.stderr)
     print(f"{'failed' if failures else 'passed'}: deploy")

@@ -64,13 +64,13 @@ def get(address, path):
     return answer.status, answer.read().decode()
 
 
-def run_rendering(name, found, template, server_text, binary, expect):
+def run_rendering(name, found, template, server_text, command, expect):
     """Starts it, asks what the kubelet would ask, ends it. What to print of it."""
     (container,) = template["spec"]["containers"]
     with tempfile.TemporaryDirectory() as folder:
         file = put_files(pathlib.Path(folder), yaml.safe_load(server_text), found)
         arguments = [str(file) if a == "/etc/kinference/kinference.yaml" else a for a in container["args"]]
-        process = subprocess.Popen([binary, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         stop = threading.Timer(WITHIN_S, process.kill)
         stop.start()
         try:
@@ -98,24 +98,50 @@ def run_rendering(name, found, template, server_text, binary, expect):
             process.wait()
 
 
-def metrics_of_demo(binary):
-    """What /metrics says once a request of every kind of metric was answered."""
-    command = [binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"]
+def demo(binary, before=(), driver="auto"):
+    """Runs the demo, perhaps under another command, and asks it one thing. What it logged, its /metrics, and how it ended."""
+    command = [*before, binary, "demo", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--driver", driver]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     stop = threading.Timer(WITHIN_S, process.kill)
     stop.start()
     try:
-        addresses = []
+        addresses, said = [], []
         for line in process.stderr:
+            said.append(line)
             addresses += re.findall(r'msg=(?:listening|"admin server listening") address=(\S+)', line)
             if 'msg="endpoint ready"' in line:
                 break
+        else:
+            return "".join(said), "", process.wait()
         gateway, admin = addresses
         body = {"model": "demo", "stream": True, "max_tokens": 2, "messages": [{"role": "user", "content": "hello"}]}
         connection = http.client.HTTPConnection(gateway, timeout=5)
         connection.request("POST", "/v1/chat/completions", json.dumps(body), {"content-type": "application/json"})
-        connection.getresponse().read()
-        return get(admin, "/metrics")[1]
+        answer = connection.getresponse().read().decode()
+        metrics = get(admin, "/metrics")[1] if answer.rstrip().endswith("[DONE]") else ""
+        process.terminate()
+        said.append(process.communicate()[1])
+        return "".join(said), metrics, process.returncode
+    finally:
+        stop.cancel()
+        process.kill()
+        process.wait()
+
+
+def find_name(binary, before, name):
+    """Runs it over one server with a name. What it says against the name; empty when the name has an address."""
+    command = [*before, binary, "serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", f"http://{name}:1"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    stop = threading.Timer(WITHIN_S, process.kill)
+    stop.start()
+    try:
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            # Nobody listens there: what has an address is refused, what has none is not looked up.
+            if f"server={name}:1" in line:
+                return "" if "Connection refused" in line else line
+        return "".join(said)
     finally:
         stop.cancel()
         process.kill()
