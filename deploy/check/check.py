@@ -124,6 +124,9 @@ REFUSED = [
     ({"hostNetwork": True, "networkPolicy": {"enabled": True}}, "firewall"),
     ({"hostNetwork": True, "sysctls": [{"name": "a", "value": "b"}]}, "node"),
     ({"image": {"digest": "sha256:abc"}}, "digest"),
+    ({"address": "10.0.0.1"}, "address"),
+    ({"admin": {"loopbackOnly": True}}, "kubelet"),
+    ({"hostNetwork": True, "admin": {"loopbackOnly": True}, "podMonitor": {"enabled": True}}, "Prometheus"),
 ]
 
 
@@ -195,8 +198,12 @@ def check_pod(name, found):
             expect(all(p["targetPort"] in ports for p in o["spec"]["ports"]), f"{name}: the Service asks for ports that are not in {ports}")
         if o["kind"] == "PodMonitor":
             expect(all(e["port"] in ports for e in o["spec"]["podMetricsEndpoints"]), f"{name}: the PodMonitor asks for another port than {ports}")
+    admin = yaml.safe_load(server_file(found))["admin"]["address"]
     for probe in ("livenessProbe", "readinessProbe"):
-        expect(container[probe]["httpGet"]["port"] in ports, f"{name}: {probe} asks a port that is not there")
+        asks = container[probe]["httpGet"]
+        expect(asks["port"] in ports, f"{name}: {probe} asks a port that is not there")
+        loopback = (asks.get("host"), admin.rsplit(":", 1)[0], pod.get("hostNetwork")) == ("127.0.0.1", "127.0.0.1", True)
+        expect(loopback or admin.startswith(("0.0.0.0:", "[::]:")) and "host" not in asks, f"{name}: {probe} does not reach {admin}")
     volumes = {volume["name"]: volume for volume in pod["volumes"]}
     mounts = {mount["name"] for mount in container["volumeMounts"]}
     expect(mounts == set(volumes), f"{name}: volumes {sorted(volumes)} and mounts {sorted(mounts)} differ")

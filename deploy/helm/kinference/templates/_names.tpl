@@ -49,12 +49,21 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- default (printf "%s-resources" (include "kinference.fullname" .)) .Values.resources.existingConfigMap -}}
 {{- end -}}
 
+{{/* Where the kubelet asks for the health of the pod. */}}
+{{- define "kinference.probe" -}}
+port: admin
+{{- if .Values.admin.loopbackOnly }}
+host: 127.0.0.1
+{{- end }}
+{{- end -}}
+
 {{/* The server's own file. */}}
 {{- define "kinference.serverFile" -}}
 {{- $file := deepCopy .Values.server -}}
 {{- $listeners := list -}}
+{{- $host := eq .Values.address "::" | ternary "[::]" .Values.address -}}
 {{- range .Values.listeners -}}
-{{- $listener := dict "address" (printf "0.0.0.0:%d" (int .port)) -}}
+{{- $listener := dict "address" (printf "%s:%d" $host (int .port)) -}}
 {{- if .tlsSecret -}}
 {{- $tls := dict "certFile" (printf "/etc/kinference/tls/%s/tls.crt" .name) "keyFile" (printf "/etc/kinference/tls/%s/tls.key" .name) -}}
 {{- if .clientCaSecret -}}
@@ -70,7 +79,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $listeners = append $listeners $listener -}}
 {{- end -}}
 {{- $_ := set $file "listeners" $listeners -}}
-{{- $_ := set $file "admin" (dict "address" (printf "0.0.0.0:%d" (int .Values.admin.port))) -}}
+{{- if .Values.admin.loopbackOnly -}}
+{{- if not .Values.hostNetwork -}}
+{{- fail "admin.loopbackOnly needs hostNetwork: the kubelet asks this port for the health of the pod" -}}
+{{- end -}}
+{{- $host = "127.0.0.1" -}}
+{{- end -}}
+{{- $_ := set $file "admin" (dict "address" (printf "%s:%d" $host (int .Values.admin.port))) -}}
 {{- $_ := set $file "drainTimeout" (printf "%ds" (int .Values.drainTimeoutSeconds)) -}}
 {{- if eq .Values.resources.source "Kubernetes" -}}
 {{- $kubernetes := dict "enabled" true -}}

@@ -104,13 +104,17 @@ spec:
           containerPort: {{ .Values.admin.port }}
       # A process that answers is alive, whatever its engines do: a restart would only end its streams.
       livenessProbe:
-        httpGet: { path: /healthz, port: admin }
+        httpGet:
+          path: /healthz
+          {{- include "kinference.probe" . | nindent 10 }}
         periodSeconds: 10
         timeoutSeconds: 5
         failureThreshold: 6
       # Ready once a configuration is in force and an engine is ready; not while it drains.
       readinessProbe:
-        httpGet: { path: /readyz, port: admin }
+        httpGet:
+          path: /readyz
+          {{- include "kinference.probe" . | nindent 10 }}
         periodSeconds: 2
         timeoutSeconds: 2
         failureThreshold: 3
