@@ -112,6 +112,16 @@ fn every_definition_is_structural() {
             for key in object.keys() {
                 assert!(ALLOWED.contains(&key.as_str()), "{kind}{path} has {key}");
             }
+            // Keys of a list must be there in every item, and be plain values.
+            for key in object.get("x-kubernetes-list-map-keys").and_then(Value::as_array).into_iter().flatten() {
+                let items = &object["items"];
+                assert!(items["required"].as_array().is_some_and(|names| names.contains(key)), "{kind}{path}: {key}");
+                assert_eq!(items["properties"][key.as_str().expect("text")]["type"], "string", "{kind}{path}: {key}");
+            }
+            for rule in object.get("x-kubernetes-validations").and_then(Value::as_array).into_iter().flatten() {
+                let message = rule["message"].as_str().unwrap_or_default();
+                assert!(!message.is_empty() && !message.contains('\n'), "{kind}{path}: {rule}");
+            }
             let open = object.get("x-kubernetes-preserve-unknown-fields") == Some(&Value::Bool(true));
             assert!(open || object.get("type").is_some_and(Value::is_string), "{kind}{path} has no type");
             assert!(

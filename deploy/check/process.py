@@ -82,7 +82,7 @@ def run_rendering(name, found, template, server_text, command, expect):
                 if 'msg="configuration in force"' in line:
                     break
             else:
-                expect(False, f"{name}: the process ends: {''.join(said)}")
+                expect(False, f"{name}: the process ends with {process.wait()} (-31: a call that the seccomp profile lacks): {''.join(said)}")
                 return ""
             live, ready = (container[probe]["httpGet"]["path"] for probe in ("livenessProbe", "readinessProbe"))
             expect(get(address, live)[0] == 200, f"{name}: {live} does not answer 200")
