@@ -15,7 +15,7 @@ use crate::snapshot::{
     Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
     RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
-use crate::url::{check_host, parse_base_url};
+use crate::url::parse_base_url;
 
 pub(super) fn worker_set(
     c: &Checked,
@@ -73,11 +73,6 @@ fn endpoints(c: &Checked, spec: &InferenceWorkerSetSpec, findings: &mut Vec<Diag
     for (i, written) in spec.endpoints.iter().flatten().enumerate() {
         let path = Path::spec().key("endpoints").index(i).key("address");
         let bare = written.address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(&written.address);
-        if let Err(reason) = check_host(bare) {
-            let finding = c.finding(Code::BadFormat, &path, reason);
-            findings.push(finding.expected("an IP address or a DNS name; the port stands in `port`"));
-            continue;
-        }
         let endpoint = StaticEndpoint { host: bare.to_ascii_lowercase(), port: written.port.unwrap_or(spec.port) };
         if let Some(first) = seen.insert(endpoint.clone(), i) {
             let message = format!("the endpoint {endpoint} is here twice; the first is spec.endpoints[{first}]");
