@@ -90,16 +90,18 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute. Not in this version (K0112).
+    /// Requests a minute: so many at once after a minute of rest, refilled evenly. For an InferenceProvider not in this version
+    /// (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute. Not in this version (K0112).
+    /// Prompt and answer tokens a minute, refilled evenly: what a request may use is reserved when it goes out (its prompt as
+    /// estimated and the most it may answer), and what it used takes its place at the end. For an InferenceProvider not in this
+    /// version (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,
-    /// Requests in flight at once. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this version
-    /// (K0112).
+    /// Requests in flight at once. An InferenceProvider at this limit is passed over; an InferenceTenant gets 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,
