@@ -557,7 +557,9 @@ mod tests {
         };
         let text = tenant("app", "spiffe://cluster/ns/A/sa/app") + &tenant("host", "Client.Example.com");
         let snapshot = crate::load(&[SourceFile::new("f.yaml", &text)], &Lookup::Skip).expect("loads").snapshot;
-        let found = |name: &str| snapshot.tenant_of_certificate(&comparable_name(name)).map(|t| snapshot.tenants[t].id.name.as_str());
+        let found = |name: &str| {
+            snapshot.tenant_of_certificate(&comparable_name(name)).map(|t| snapshot.tenants[t].id.name.as_str())
+        };
         assert_eq!(found("spiffe://cluster/ns/A/sa/app"), Some("app"));
         assert_eq!(found("spiffe://cluster/ns/a/sa/app"), None);
         assert_eq!(found("CLIENT.example.com"), Some("host"));

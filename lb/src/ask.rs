@@ -28,7 +28,7 @@ pub(crate) fn decide<'p>(
     let decided = ask(shard, client, routed, message, tried, decide::decide);
     let asked = Asked {
         request_id: &record.entry.request_id,
-        tenant: routed.tenant,
+        tenant: routed.caller.name,
         model: &record.entry.model,
         tags: &routed.tags,
         shadow_rule: record.entry.shadow.map(|shadow| shadow.rule),
@@ -70,7 +70,7 @@ fn ask<'p, T>(
         body: message.body(),
         facts: policy::Request {
             model: &routed.request.model,
-            tenant: routed.tenant,
+            tenant: routed.caller.name,
             tags: &routed.tags,
             api: routed.api,
             stream: match routed.request.delivery {
@@ -80,7 +80,7 @@ fn ask<'p, T>(
             prompt_tokens: f64::NAN,
             headers: &headers,
             conversation: match routed.pool.program.splits_conversations() {
-                true => prompt::conversation(&routed.request, message.body(), routed.tenant),
+                true => prompt::conversation(&routed.request, message.body(), routed.caller.name),
                 false => None,
             },
         },

@@ -8,6 +8,7 @@ use crds::server::DecisionHeaders;
 use policy::Api;
 use predictor::fleet::{Attempt, Ended};
 
+use crate::allowance::Allowance;
 use crate::ask;
 use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::conn::{Client, EventNames, LocalAnswer};
@@ -147,6 +148,10 @@ async fn route<'p>(
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
+    record.allowance = Allowance::of(routed.plan, routed.caller.tenant);
+    if let Some(Err(refused)) = record.allowance.as_mut().map(|allowance| allowance.admit(io::now_us())) {
+        return Box::pin(refuse(shard, client, record, &refused)).await;
+    }
     record.entry.shadow = ask::shadow(shard, client, &routed, &message);
     let mut tried = Tried::default();
     let mut last = Last::default();
@@ -157,6 +162,10 @@ async fn route<'p>(
             Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
         };
         record.chosen(routed.pool, routed.plan, &choice);
+        if let Err(refused) = reserve(&routed, &choice, tried.ids(), record) {
+            shard.memory.borrow_mut().recycle(choice.chain);
+            return Box::pin(refuse(shard, client, record, &refused)).await;
+        }
         let attempt = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
         if attempt == Attempt::Retry {
             record.entry.retries += 1;
@@ -193,6 +202,7 @@ async fn route<'p>(
             }
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
+                begun(&routed, &choice, record);
                 record.entry.outcome = "client_gone";
                 record.entry.status = CLIENT_CLOSED_REQUEST;
                 return After::Abort;
@@ -206,6 +216,7 @@ async fn route<'p>(
             }
             Err(NoAnswer::Lost(error)) => {
                 flight.end(Ended::Failed);
+                begun(&routed, &choice, record);
                 if let Some(failure) = failure_of(error) {
                     shard.report_failure(&choice.endpoint, failure);
                 }
@@ -215,6 +226,26 @@ async fn route<'p>(
         if tried.ids().len() >= config::limits::ATTEMPTS_MAX {
             return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
         }
+    }
+}
+
+/// Reserves the tokens of a request once it is known who answers it.
+fn reserve<'p>(
+    routed: &Routed<'p>,
+    choice: &Choice<'_>,
+    tried: &[EndpointId],
+    record: &mut Record<'p>,
+) -> Result<(), Refused> {
+    match (&mut record.allowance, tried) {
+        (Some(allowance), []) => allowance.reserve(u64::from(choice.prompt_tokens), &routed.request, io::now_us()),
+        (Some(_) | None, _) => Ok(()),
+    }
+}
+
+/// The endpoint is at work on the request, or may be: its tenant is charged for the prompt at least.
+fn begun(routed: &Routed<'_>, choice: &Choice<'_>, record: &mut Record<'_>) {
+    if let Some(allowance) = &mut record.allowance {
+        allowance.begun(u64::from(choice.prompt_tokens), routed.request.purpose);
     }
 }
 
@@ -319,6 +350,9 @@ async fn deliver(
     // What stays in the box takes no room in the future.
     let Held { answer, choice, flight } = &mut *held;
     let status = answer.head.status;
+    if status < 400 {
+        begun(routed, choice, record);
+    }
     let shown = Presentation {
         model_shown: shown_model(routed, choice),
         // An error of the engine is one document; nothing is hidden in it.
@@ -326,15 +360,18 @@ async fn deliver(
         event_names: event_names(routed.api),
         request_id: &record.entry.request_id,
         decision_headers: decision_headers(shard, record),
+        rate_limits: record.rate_limits(),
         after: keep_alive(shard, client),
         head_only: client.head.method == Method::Head,
     };
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
     let forwarded = forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
-    let Forwarded { end, usage, response_bytes, first_content_us, upstream, after, replaced_status } = forwarded;
+    let Forwarded { end, usage, pieces, response_bytes, first_content_us, upstream, after, replaced_status } =
+        forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
     record.entry.usage = usage;
+    record.pieces = pieces;
     record.entry.ttft_us = first_content_us.map(|at| at.saturating_sub(record.received_us));
     record.entry.cost = cost(routed, choice, record);
     let tokens = |count: Option<u64>| count.and_then(|n| u32::try_from(n).ok());
@@ -429,7 +466,14 @@ async fn respond(shard: &Shard, client: &mut Client, record: &mut Record<'_>, an
     record.entry.outcome = if answer.status < 400 { "ok" } else { "not_found" };
     let headers = [("x-request-id", record.entry.request_id.as_bytes())];
     let with_body = client.head.method != Method::Head;
-    client.put_answer(&LocalAnswer { status: answer.status, body: &answer.body, headers: &headers, after, with_body });
+    client.put_answer(&LocalAnswer {
+        status: answer.status,
+        body: &answer.body,
+        headers: &headers,
+        lines: &[],
+        after,
+        with_body,
+    });
     send_answer(shard, client, record, after).await
 }
 
@@ -448,11 +492,17 @@ async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record<'_>, ref
     if let Refused::Method(allow) = refused {
         headers.push(("allow", allow.as_bytes()));
     }
+    if refused.status() == 401 {
+        // RFC 9110, 15.5.2: a 401 says how to be known.
+        headers.push(("www-authenticate", b"Bearer"));
+    }
     if *refused == Refused::ContentEncoding {
         headers.push(("accept-encoding", CODINGS_ACCEPTED.as_bytes()));
     }
     let with_body = client.head.method != Method::Head;
-    client.put_answer(&LocalAnswer { status: refused.status(), body: &body, headers: &headers, after, with_body });
+    let lines = record.rate_limits();
+    let status = refused.status();
+    client.put_answer(&LocalAnswer { status, body: &body, headers: &headers, lines: &lines, after, with_body });
     send_answer(shard, client, record, after).await
 }
 

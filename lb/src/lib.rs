@@ -3,6 +3,7 @@
 //! Reading order: `server` (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
 //! eight steps), then the rooms each step enters.
 
+mod allowance;
 mod ask;
 mod body;
 pub mod cli;
@@ -18,6 +19,7 @@ mod forward;
 mod handover;
 mod http1;
 mod io;
+mod keyring;
 mod local;
 mod log;
 mod mailbox;

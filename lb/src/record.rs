@@ -3,6 +3,7 @@
 use config::snapshot::Pool;
 use policy::Api;
 
+use crate::allowance::Allowance;
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::decisions::Ended;
@@ -25,6 +26,10 @@ pub(crate) struct Record<'p> {
     pub(crate) api: Api,
     /// The model asked for is a configured name: it may be a label.
     pub(crate) known_model: bool,
+    /// Its place in the limits of its tenant.
+    pub(crate) allowance: Option<Allowance<'p>>,
+    /// Events with output.
+    pub(crate) pieces: u64,
     /// Its last decision, by the number it is kept under.
     pub(crate) decision: Option<u64>,
 }
@@ -52,7 +57,16 @@ impl<'p> Record<'p> {
     pub(crate) fn new(begun: Begun) -> Self {
         let Begun { request_id, started_us } = begun;
         let entry = Entry { outcome: "bad_request", request_id, ..Entry::default() };
-        Self { entry, started_us, received_us: started_us, api: Api::Other, known_model: false, decision: None }
+        Self {
+            entry,
+            started_us,
+            received_us: started_us,
+            api: Api::Other,
+            known_model: false,
+            allowance: None,
+            pieces: 0,
+            decision: None,
+        }
     }
 
     pub(crate) fn chosen(&mut self, pool: &'p Pool, plan: &'p Plan, choice: &Choice<'p>) {
@@ -67,6 +81,15 @@ impl<'p> Record<'p> {
         entry.predicted_ttft_us = choice.prediction.map(|prediction| prediction.ttft_us);
     }
 
+    /// What is left of the tenant's limits, as lines of a head; nothing where there are none.
+    pub(crate) fn rate_limits(&self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        if let Some(allowance) = &self.allowance {
+            allowance.push_headers(&mut lines, io::now_us());
+        }
+        lines
+    }
+
     pub(crate) fn refused_by(&mut self, refused: &Refused, pool: &'p Pool) {
         if let Some(rule) = refused.rule() {
             let known = pool.program.rules().iter().find(|known| known.name == rule);
@@ -79,6 +102,9 @@ impl<'p> Record<'p> {
 
     pub(crate) fn settle(mut self, shard: &Shard) {
         let now_us = io::now_us();
+        if let Some(allowance) = &mut self.allowance {
+            allowance.settle(&self.entry.usage, self.pieces, now_us);
+        }
         self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
         self.entry.time_unix_ms = unix_ms();
         let entry = &self.entry;

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::fleet::{self, Backend, Decided, Fleet};
@@ -20,6 +21,7 @@ use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
+use crate::keyring::Keyring;
 use crate::log::Entry;
 use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
@@ -84,6 +86,9 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) decisions: RefCell<Decisions>,
+    keys: RefCell<Arc<Keyring>>,
+    /// Tokens that were verified by the keys and the plan in force, with the index of the tenant each names.
+    pub(crate) tokens: RefCell<VerifiedTokens<usize>>,
     pub(crate) draining: Cell<bool>,
     drain_since_us: Cell<u64>,
     /// Memory for request bodies.
@@ -129,6 +134,8 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         decisions: RefCell::default(),
+        keys: RefCell::default(),
+        tokens: RefCell::new(VerifiedTokens::new(config::limits::TOKENS_KEPT_MAX)),
         draining: Cell::new(false),
         drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
@@ -239,6 +246,11 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Keys(keys) => {
+                    if self.keys.replace(keys.clone()).version != keys.version {
+                        self.tokens.borrow_mut().clear();
+                    }
+                }
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
@@ -316,6 +328,7 @@ impl Shard {
         }
         *self.plan.borrow_mut() = Some(LocalPlan::new(plan));
         self.decisions.borrow_mut().plan_changed();
+        self.tokens.borrow_mut().clear();
     }
 
     /// Whether a plan is in force whose endpoints have all been asked.
@@ -326,6 +339,16 @@ impl Shard {
     /// The plan in force.
     pub(crate) fn plan(&self) -> Option<Rc<LocalPlan>> {
         self.plan.borrow().clone()
+    }
+
+    /// The public keys that tokens are checked with.
+    pub(crate) fn keys(&self) -> Arc<Keyring> {
+        self.keys.borrow().clone()
+    }
+
+    /// Tells the control thread something that is no harm to lose.
+    pub(crate) fn tell_control(&self, message: FromShard) {
+        let _ = self.control.try_send(message);
     }
 
     fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {

@@ -12,8 +12,8 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, RateLimits, ServedModel,
-    StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
+    BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, RateLimits,
+    ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
 use crate::url::{check_host, parse_base_url};
 

@@ -15,8 +15,8 @@ use super::destinations::{credential, is_loopback, rate_limits};
 use crate::node::Path;
 use crate::secret::Lookup;
 use crate::snapshot::{
-    Classifier, ClassifierKind, ExampleTag, Jwt, KeySource, KeywordTag, OnError, Scope, Snapshot, Tenant, Tls, WordBoundary,
-    comparable_name,
+    Classifier, ClassifierKind, ExampleTag, Jwt, KeySource, KeywordTag, OnError, Scope, Snapshot, Tenant, Tls,
+    WordBoundary, comparable_name,
 };
 use crate::url::parse_base_url;
 
@@ -44,18 +44,20 @@ pub(super) fn tenant(
         id: c.id.clone(),
         key_sha256,
         key_files: spec.api_keys.iter().filter_map(|key| key_file(c, key)).collect(),
-        jwt: spec.jwt.as_ref().and_then(|jwt| Some(Jwt {
-            issuer: jwt.issuer.clone(),
-            audience: jwt.audience.clone(),
-            claim: jwt.claim.clone(),
-            equals: jwt.equals.clone(),
-            keys: match (&jwt.jwks_file, &jwt.jwks_url) {
-                (Some(file), _) => KeySource::File(c.beside(file)),
-                (None, Some(url)) => KeySource::Url(url.clone()),
-                // The schema check has told of it.
-                (None, None) => return None,
-            },
-        })),
+        jwt: spec.jwt.as_ref().and_then(|jwt| {
+            Some(Jwt {
+                issuer: jwt.issuer.clone(),
+                audience: jwt.audience.clone(),
+                claim: jwt.claim.clone(),
+                equals: jwt.equals.clone(),
+                keys: match (&jwt.jwks_file, &jwt.jwks_url) {
+                    (Some(file), _) => KeySource::File(c.beside(file)),
+                    (None, Some(url)) => KeySource::Url(url.clone()),
+                    // The schema check has told of it.
+                    (None, None) => return None,
+                },
+            })
+        }),
         client_certificate_san: spec.client_certificate.as_ref().map(|cert| cert.san.clone()),
         limits: rate_limits(&spec.limits),
         priority: spec.priority,

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
+use config::snapshot::RateLimits;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
@@ -15,6 +16,7 @@ use prometheus_client::registry::Registry;
 
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use crate::allowance::limits_of;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
 use crate::plan::EndpointId;
@@ -48,6 +50,7 @@ impl Collector for Page {
         self.process(&mut out)?;
         self.configuration(&mut out)?;
         self.certificates(&mut out)?;
+        self.tenants(&mut out)?;
         self.connections(&mut out)?;
         self.threads(&mut out)?;
         self.requests(&mut out)?;
@@ -182,6 +185,40 @@ impl Page {
             "kinference_tls_certificate_refusals",
             "Changes of certificate files that were refused; the last good certificate stayed in force",
             certificates.refusals,
+        )
+    }
+
+    /// Who may call, and how much of their limits is left. One series a tenant, of those that have limits.
+    fn tenants(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let (sources, failures) = &self.status.keys;
+        let keys = sources.iter().map(|of| (vec![("source", of.source.clone())], of.keys));
+        out.gauges("kinference_issuer_keys", "Public keys known of a token issuer", keys)?;
+        out.counter(
+            "kinference_issuer_keys_failures",
+            "Readings of issuers' keys that failed; those that were known stayed",
+            *failures,
+        )?;
+        let plan = self.status.plan.as_ref();
+        let limited = || {
+            let tenants = plan.into_iter().flat_map(|plan| plan.snapshot.tenants.iter().zip(&plan.accounts));
+            tenants.filter(|(tenant, _)| tenant.limits != RateLimits::default())
+        };
+        let in_flight =
+            limited().map(|(tenant, account)| (vec![("tenant", tenant.id.name.clone())], account.in_flight()));
+        out.gauges("kinference_tenant_in_flight", "Requests in flight of a tenant with limits", in_flight)?;
+        let now_ns = crate::clock_us().saturating_mul(1_000);
+        let left = limited().flat_map(|(tenant, account)| {
+            let standing = account.standing(limits_of(tenant), now_ns);
+            let levels = [("requests", standing.requests), ("tokens", standing.tokens)];
+            levels.into_iter().filter_map(move |(limit, level)| {
+                let labels = vec![("tenant", tenant.id.name.clone()), ("limit", limit.to_owned())];
+                Some((labels, level?.remaining))
+            })
+        });
+        out.gauges(
+            "kinference_tenant_remaining",
+            "Requests or tokens that a tenant has left of its limit a minute",
+            left,
         )
     }
 
@@ -401,6 +438,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::keys::KeysStatus;
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
@@ -418,6 +456,7 @@ mod tests {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
+            keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,
@@ -464,6 +503,8 @@ mod tests {
             "kinference_access_log_lines_lost_total 12",
             r#"kinference_tls_certificate_expiry_seconds{listener="127.0.0.1:8443"} 1800000000"#,
             "kinference_tls_certificate_refusals_total 4",
+            r#"kinference_issuer_keys{source="jwks.json"} 2"#,
+            "kinference_issuer_keys_failures_total 5",
             "kinference_unresolved_host_names 1",
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,

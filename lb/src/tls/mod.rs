@@ -8,11 +8,13 @@
 
 mod certificate;
 pub mod door;
+mod outward;
 mod records;
 mod session;
 mod transport;
 mod validity;
 
 pub(crate) use certificate::{Acceptor, Certificate, Identity};
+pub(crate) use outward::verified_stream;
 pub(crate) use session::TlsConn;
 pub(crate) use transport::{Established, NotEstablished, Transport};
