@@ -26,6 +26,26 @@ pub(crate) fn decide<'p>(
     record: &mut Record<'p>,
 ) -> Result<Choice<'p>, Refused> {
     let decided = ask(shard, client, routed, message, tried, decide::decide);
+    keep(shard, routed, tried, record);
+    decided
+}
+
+/// Step 5 for a request that waits. Only what ends the wait is kept: a hundred looks in vain would push out all other decisions.
+pub(crate) fn decide_again<'p>(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'p>,
+    message: &Message,
+    record: &mut Record<'p>,
+) -> Result<Choice<'p>, Refused> {
+    let decided = ask(shard, client, routed, message, &[], decide::decide);
+    if !matches!(decided, Err(Refused::Overloaded { .. })) {
+        keep(shard, routed, &[], record);
+    }
+    decided
+}
+
+fn keep<'p>(shard: &Shard, routed: &Routed<'p>, tried: &[EndpointId], record: &mut Record<'p>) {
     let asked = Asked {
         request_id: &record.entry.request_id,
         tenant: routed.caller.name,
@@ -36,9 +56,10 @@ pub(crate) fn decide<'p>(
         at_us: io::now_us(),
     };
     let mut memory = shard.memory.borrow_mut();
+    record.rule = memory.reasons().rule;
+    record.prompt_tokens = memory.reasons().prompt_tokens;
     let number = shard.decisions.borrow_mut().keep(routed.plan, routed.pool_index, &asked, memory.reasons());
     record.decision = Some(number);
-    decided
 }
 
 /// What a rule in shadow would do.

@@ -25,6 +25,7 @@ use crate::mailbox::Failure;
 use crate::openai::edit::{Edits, UsageAsked};
 use crate::openai::request::{Delivery, Purpose, Request, known_path};
 use crate::plan::{EndpointId, LocalPlan};
+use crate::queue::{self, NotServed};
 use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
@@ -157,9 +158,21 @@ async fn route<'p>(
     let mut last = Last::default();
     let mut retry = None;
     loop {
-        let choice = match ask::decide(shard, client, &routed, &message, tried.ids(), record) {
+        let mut decided =
+            ask::decide(shard, client, &routed, &message, tried.ids(), record).map_err(NotServed::Refused);
+        if tried.ids().is_empty() {
+            decided = queue::join(shard, client, &routed, &message, decided, record).await;
+        }
+        let choice = match decided {
             Ok(choice) => choice,
-            Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
+            Err(NotServed::Refused(refused)) => {
+                return Box::pin(conclude(shard, client, &routed, last, refused, record)).await;
+            }
+            Err(NotServed::ClientGone) => {
+                record.entry.outcome = "client_gone";
+                record.entry.status = CLIENT_CLOSED_REQUEST;
+                return After::Abort;
+            }
         };
         record.chosen(routed.pool, routed.plan, &choice);
         if let Err(refused) = reserve(&routed, &choice, tried.ids(), record) {

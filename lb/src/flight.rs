@@ -69,6 +69,7 @@ impl Flight {
         let endpoint = self.lease.endpoint();
         self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
         self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
+        self.shard.queues.look(1);
     }
 }
 

@@ -29,6 +29,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod queue;
 mod record;
 mod routed;
 mod server;

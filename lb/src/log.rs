@@ -42,6 +42,8 @@ pub(crate) struct Entry<'p> {
     pub(crate) overlap_tokens: Option<u32>,
     pub(crate) predicted_ttft_us: Option<u64>,
     pub(crate) ttft_us: Option<u64>,
+    /// How long it waited in the queue of its rule.
+    pub(crate) queued_us: Option<u64>,
     pub(crate) duration_us: u64,
     /// The status sent; 0 when none was.
     pub(crate) status: u16,
@@ -94,6 +96,7 @@ impl Entry<'_> {
         line.number(",\"overlap_tokens\":", self.overlap_tokens.map(u64::from));
         line.milliseconds(",\"predicted_ttft_ms\":", self.predicted_ttft_us);
         line.milliseconds(",\"ttft_ms\":", self.ttft_us);
+        line.milliseconds(",\"queued_ms\":", self.queued_us);
         line.milliseconds(",\"duration_ms\":", Some(self.duration_us));
         line.number(",\"status\":", Some(u64::from(self.status)));
         line.text(",\"outcome\":", self.outcome);

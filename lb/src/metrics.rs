@@ -7,6 +7,7 @@ use ahash::RandomState;
 use crate::mailbox::Failure;
 use crate::openai::Usage;
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
 pub(crate) const DURATION_BOUNDS_S: [f64; 16] =
@@ -224,8 +225,19 @@ pub(crate) struct Metrics {
     pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
     pub(crate) series: SeriesTable,
+    /// Requests that have waited for room, by pool and rule.
+    pub(crate) queues: BTreeMap<[Box<str>; 2], QueueCounts>,
     /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
     pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
+}
+
+/// Requests that have waited under one rule.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueCounts {
+    /// By how it ended, as [`queue::Outcome::ALL`] counts.
+    pub(crate) outcomes: [u64; queue::Outcome::ALL.len()],
+    /// How long they waited, whatever came of it.
+    pub(crate) waits: Histogram,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
@@ -237,6 +249,18 @@ impl Metrics {
         let key = [rule, destination, error].map(Box::from);
         if self.shadowed.len() < SERIES_MAX || self.shadowed.contains_key(&key) {
             *self.shadowed.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Counts a request that has waited, or was not let wait. Names of rules that are gone stay, within a bound.
+    pub(crate) fn queued(&mut self, pool: &str, rule: &str, outcome: queue::Outcome, waited_us: u64) {
+        let key = [pool, rule].map(Box::from);
+        if self.queues.len() < SERIES_MAX || self.queues.contains_key(&key) {
+            let counts = self.queues.entry(key).or_default();
+            counts.outcomes[outcome as usize] += 1;
+            if outcome != queue::Outcome::Full {
+                counts.waits.observe_us(waited_us);
+            }
         }
     }
 
@@ -263,6 +287,13 @@ impl Metrics {
         self.peer_batches_dropped += other.peer_batches_dropped;
         for (key, n) in &other.shadowed {
             *self.shadowed.entry(key.clone()).or_default() += n;
+        }
+        for (key, counts) in &other.queues {
+            let mine = self.queues.entry(key.clone()).or_default();
+            mine.waits.merge(&counts.waits);
+            for (mine, theirs) in mine.outcomes.iter_mut().zip(counts.outcomes) {
+                *mine += theirs;
+            }
         }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;

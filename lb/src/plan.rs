@@ -11,6 +11,7 @@ use admission::Account;
 use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
+use crate::queue::WaitingCounts;
 use crate::tags::Tagger;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
@@ -89,6 +90,8 @@ pub(crate) struct Plan {
     pub(crate) taggers: Vec<Tagger>,
     /// What each tenant of the snapshot has used, in its order; the same over changes of the snapshot.
     pub(crate) accounts: Vec<Arc<Account>>,
+    /// How many requests wait under each rule.
+    pub(crate) waiting: WaitingCounts,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
     pub(crate) providers: Vec<Option<EndpointId>>,
 }
@@ -124,8 +127,9 @@ impl Plan {
         let (taggers, faults): (Vec<_>, Vec<_>) =
             snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
         let accounts = Accounts::default().of(&snapshot);
+        let waiting = WaitingCounts::of(&snapshot.pools);
         (
-            Self { snapshot, endpoints, worker_sets, taggers, accounts, providers },
+            Self { snapshot, endpoints, worker_sets, taggers, accounts, waiting, providers },
             faults.into_iter().flatten().collect(),
         )
     }

@@ -1,7 +1,7 @@
 //! What is known of a request when it is over, for the access log and the counts (step 8).
 
 use config::snapshot::Pool;
-use policy::Api;
+use policy::{Api, RuleIndex};
 
 use crate::allowance::Allowance;
 use crate::conn::Client;
@@ -28,6 +28,10 @@ pub(crate) struct Record<'p> {
     pub(crate) known_model: bool,
     /// Its place in the limits of its tenant.
     pub(crate) allowance: Option<Allowance<'p>>,
+    /// The rule of its first decision, where one was matched.
+    pub(crate) rule: Option<RuleIndex>,
+    /// Tokens of its prompt as estimated by its first decision.
+    pub(crate) prompt_tokens: u32,
     /// Events with output.
     pub(crate) pieces: u64,
     /// Its last decision, by the number it is kept under.
@@ -64,6 +68,8 @@ impl<'p> Record<'p> {
             api: Api::Other,
             known_model: false,
             allowance: None,
+            rule: None,
+            prompt_tokens: 0,
             pieces: 0,
             decision: None,
         }

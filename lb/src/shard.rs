@@ -27,6 +27,7 @@ use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
+use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tls::Acceptor;
@@ -86,6 +87,8 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) decisions: RefCell<Decisions>,
+    /// Requests that wait for room.
+    pub(crate) queues: Queues,
     keys: RefCell<Arc<Keyring>>,
     /// Tokens that were verified by the keys and the plan in force, with the index of the tenant each names.
     pub(crate) tokens: RefCell<VerifiedTokens<usize>>,
@@ -134,6 +137,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         decisions: RefCell::default(),
+        queues: Queues::default(),
         keys: RefCell::default(),
         tokens: RefCell::new(VerifiedTokens::new(config::limits::TOKENS_KEPT_MAX)),
         draining: Cell::new(false),
@@ -151,6 +155,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     });
     io::spawn(reactor.clone().sweep());
     io::spawn(housekeeping(shard.clone()));
+    io::spawn(look_for_room(shard.clone()));
     if !shard.peers.is_empty() {
         io::spawn(flush_peers(shard.clone()));
     }
@@ -218,6 +223,14 @@ async fn housekeeping(shard: Rc<Shard>) {
     }
 }
 
+/// Requests that wait look for room from time to time, whatever happens.
+async fn look_for_room(shard: Rc<Shard>) {
+    loop {
+        io::sleep(queue::LOOK_EVERY).await;
+        shard.queues.look(config::limits::QUEUE_LOOKS_MAX);
+    }
+}
+
 /// In microseconds.
 pub(crate) fn duration_us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -273,6 +286,8 @@ impl Shard {
                 }
             }
         }
+        // Other threads' requests may have ended, endpoints may be less busy than they were.
+        self.queues.look(1);
         if !mailbox.is_empty() {
             self.reactor.wake_again();
         }

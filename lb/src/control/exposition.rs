@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::SystemTime;
 
 use config::snapshot::RateLimits;
+use policy::Action;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
@@ -20,6 +21,7 @@ use crate::allowance::limits_of;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// The media type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -54,6 +56,7 @@ impl Collector for Page {
         self.connections(&mut out)?;
         self.threads(&mut out)?;
         self.requests(&mut out)?;
+        self.queues(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
         self.endpoints(&mut out)?;
@@ -306,6 +309,33 @@ impl Page {
         out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
         out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;
         out.counter("kinference_replays", "Requests sent again because a kept connection had died", m.replays)
+    }
+
+    fn queues(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let labels = |pool: &str, rule: &str| vec![("pool", pool.to_owned()), ("rule", rule.to_owned())];
+        let mut waiting: Vec<(Labels<'static>, u32)> = Vec::new();
+        if let Some(plan) = &self.status.plan {
+            for (pool_index, pool) in plan.snapshot.pools.iter().enumerate() {
+                for (rule_index, rule) in pool.program.rules().iter().enumerate() {
+                    if matches!(&rule.action, Action::Route(route) if route.queue.is_some()) {
+                        let count = plan.waiting.waiting(pool_index, rule_index);
+                        waiting.push((labels(&pool.id.name, &rule.name), count));
+                    }
+                }
+            }
+        }
+        out.gauges("kinference_queue_length", "Requests that wait for room under a rule", waiting)?;
+        let queues = &self.totals.queues;
+        let ended = queues.iter().flat_map(|([pool, rule], counts)| {
+            queue::Outcome::ALL.into_iter().zip(counts.outcomes).map(move |(outcome, count)| {
+                let mut labels = labels(pool, rule);
+                labels.push(("outcome", outcome.label().to_owned()));
+                (labels, count)
+            })
+        });
+        out.counters("kinference_queue_requests", "Requests that had to wait for room, by what came of it", ended)?;
+        let waits = queues.iter().map(|([pool, rule], counts)| (labels(pool, rule), &counts.waits));
+        out.durations("kinference_queue_wait_seconds", "How long requests waited for room", waits)
     }
 
     /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.

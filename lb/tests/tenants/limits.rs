@@ -62,10 +62,9 @@ fn tokens_are_reserved_and_settled_with_what_was_used(driver: Driver) {
     // More than the whole limit is taken for the whole limit, which is there.
     let first = ask(&chat(MODEL, 5_000));
     assert_eq!(first.status, 200, "{first:?}");
-    assert_eq!(
-        (number(&first, "x-ratelimit-limit-tokens"), number(&first, "x-ratelimit-remaining-tokens")),
-        (1_000, 0)
-    );
+    assert_eq!(number(&first, "x-ratelimit-limit-tokens"), 1_000);
+    // Some sixteen come back each second.
+    assert!(number(&first, "x-ratelimit-remaining-tokens") < 200, "{}", first.head);
     let usage = first.json()["usage"]["total_tokens"].as_u64().unwrap();
     assert!(usage >= 5_000, "{usage}");
     // It used more than it had reserved: that is a debt.
@@ -77,14 +76,16 @@ fn tokens_are_reserved_and_settled_with_what_was_used(driver: Driver) {
     let tenants = tenant_with_key("bob", ", limits: { tokensPerMinute: 6000 }");
     let gateway = Setup::new(fleet(&[&engine]) + &tenants).start(driver);
     let ask = |body: &str| gateway.chat(&key_of("bob"), body);
-    let mut used = 0;
+    let (mut used, begun) = (0, Instant::now());
     for _ in 0..3 {
         let answer = ask(&chat(MODEL, 10));
         used += answer.json()["usage"]["total_tokens"].as_u64().unwrap();
     }
     let left = gateway.metric("kinference_tenant_remaining", &["tenant=\"bob\"", "limit=\"tokens\""]);
     // A hundred come back each second.
-    assert!(left >= 6_000.0 - used as f64 && left <= 6_000.0, "{left} of 6000 after {used}");
+    let least = 6_000.0 - used as f64;
+    let most = least + 100.0 * begun.elapsed().as_secs_f64() + 1.0;
+    assert!(left >= least && left <= most, "{left} of 6000 after {used}");
     assert!(ask(&chat(MODEL, 10)).status == 200);
 }
 

@@ -11,6 +11,7 @@ mod support;
 
 mod issuer;
 mod limits;
+mod queue;
 mod tokens;
 
 use sha2::{Digest, Sha256};
