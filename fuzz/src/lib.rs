@@ -18,6 +18,7 @@ mod openai;
 mod prompt;
 mod stream;
 mod tls;
+mod token;
 
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
@@ -26,6 +27,7 @@ pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
+pub use token::token;
 
 /// A parser and what must hold of it.
 #[derive(Debug, Clone, Copy)]
@@ -73,4 +75,5 @@ pub const TARGETS: &[Target] = targets! {
     tls_session: 10,
     certificate: 40,
     tags: 30,
+    token: 400,
 };

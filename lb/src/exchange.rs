@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::rc::Rc;
 
-use config::snapshot::ResponseModel;
+use config::snapshot::{DestinationKind, ResponseModel};
 use crds::server::DecisionHeaders;
 use policy::Api;
 use predictor::fleet::{Attempt, Ended};
@@ -216,6 +216,7 @@ async fn route<'p>(
             Err(NoAnswer::ClientGone) => {
                 flight.end(Ended::Aborted);
                 begun(&routed, &choice, record);
+                record.entry.cost = cost(&routed, &choice, &flight, record);
                 record.entry.outcome = "client_gone";
                 record.entry.status = CLIENT_CLOSED_REQUEST;
                 return After::Abort;
@@ -386,7 +387,6 @@ async fn deliver(
     record.entry.usage = usage;
     record.pieces = pieces;
     record.entry.ttft_us = first_content_us.map(|at| at.saturating_sub(record.received_us));
-    record.entry.cost = cost(routed, choice, record);
     let tokens = |count: Option<u64>| count.and_then(|n| u32::try_from(n).ok());
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
@@ -406,6 +406,7 @@ async fn deliver(
     };
     record.entry.outcome = outcome;
     flight.end(ended);
+    record.entry.cost = cost(routed, choice, flight, record);
     report_end(shard, choice, status, end);
     let Held { answer, choice, .. } = *held;
     if upstream == forward::Upstream::Keeps {
@@ -457,15 +458,23 @@ fn decision_headers(shard: &Shard, record: &Record<'_>) -> Vec<u8> {
     lines
 }
 
-fn cost(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Option<f64> {
-    let price = routed.plan.snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
-    let usage = &record.entry.usage;
-    let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
-    Some(
-        (price.input_per_million * tokens(usage.prompt_tokens)
-            + price.output_per_million * tokens(usage.completion_tokens))
-            / 1e6,
-    )
+/// What it cost: tokens by a provider's prices, or a share of the GPUs of a worker set; `None` where nothing is written down.
+fn cost(routed: &Routed<'_>, choice: &Choice<'_>, flight: &Flight, record: &Record<'_>) -> Option<f64> {
+    let snapshot = &routed.plan.snapshot;
+    let destination = routed.pool.destinations.get(usize::from(choice.target.destination))?;
+    match destination.kind {
+        DestinationKind::WorkerSet(index) => {
+            let price = snapshot.worker_sets.get(index)?.gpu_cost.as_ref()?;
+            Some(price.per_second * flight.share_us()? / 1e6)
+        }
+        DestinationKind::Provider(_) => {
+            let price = snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
+            let usage = &record.entry.usage;
+            let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
+            let prompt = price.input_per_million * tokens(usage.prompt_tokens);
+            Some((prompt + price.output_per_million * tokens(usage.completion_tokens)) / 1e6)
+        }
+    }
 }
 
 fn keep_alive(shard: &Shard, client: &Client) -> After {

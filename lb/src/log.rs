@@ -51,7 +51,7 @@ pub(crate) struct Entry<'p> {
     pub(crate) retries: u32,
     /// Machine-readable code of an error of ours.
     pub(crate) error: String,
-    /// In the currency of the destination's price list.
+    /// In the currency of the destination's prices.
     pub(crate) cost: Option<f64>,
 }
 
@@ -85,6 +85,7 @@ impl Entry<'_> {
         }
         line.some_text(",\"destination\":", self.destination);
         line.some_text(",\"endpoint\":", self.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.name.as_str()));
+        line.some_text(",\"backend\":", self.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.backend.as_str()));
         line.texts(",\"tags\":[", &self.tags);
         line.raw(",\"stream\":", if self.stream { b"true" } else { b"false" });
         line.number(",\"request_bytes\":", Some(self.request_bytes));

@@ -48,6 +48,8 @@ impl Histogram {
 pub(crate) struct Labels<'a> {
     /// The configured name of the model asked for; empty when it is none.
     pub(crate) model: &'a str,
+    /// The model that the server was sent; empty when there was none.
+    pub(crate) model_served: &'a str,
     /// The tenant's name.
     pub(crate) tenant: &'a str,
     /// Worker set or provider that answered; empty when none did.
@@ -66,6 +68,7 @@ pub(crate) struct Labels<'a> {
 #[derive(Debug, Clone)]
 struct OneSeries {
     model: Box<str>,
+    model_served: Box<str>,
     tenant: Box<str>,
     destination: Box<str>,
     rule: Box<str>,
@@ -79,6 +82,7 @@ impl OneSeries {
     fn new(labels: &Labels<'_>) -> Self {
         Self {
             model: labels.model.into(),
+            model_served: labels.model_served.into(),
             tenant: labels.tenant.into(),
             destination: labels.destination.into(),
             rule: labels.rule.into(),
@@ -92,6 +96,7 @@ impl OneSeries {
     fn labels(&self) -> Labels<'_> {
         Labels {
             model: &self.model,
+            model_served: &self.model_served,
             tenant: &self.tenant,
             destination: &self.destination,
             rule: &self.rule,
@@ -117,7 +122,14 @@ impl SeriesTable {
         let at = self.find(labels).unwrap_or_else(|| {
             let full = self.all.len() >= SERIES_MAX;
             let other = "other";
-            let folded = Labels { model: other, tenant: other, destination: other, rule: other, ..*labels };
+            let folded = Labels {
+                model: other,
+                model_served: other,
+                tenant: other,
+                destination: other,
+                rule: other,
+                ..*labels
+            };
             let labels = if full { &folded } else { labels };
             self.find(labels).unwrap_or_else(|| self.add(labels))
         });
@@ -153,6 +165,8 @@ pub(crate) struct SeriesCounts {
     pub(crate) cached_tokens: u64,
     /// `completion_tokens` as reported.
     pub(crate) completion_tokens: u64,
+    /// In the currencies of the destinations' prices.
+    pub(crate) cost: f64,
     /// From the last byte of the request to the first content of the answer, streamed answers only.
     pub(crate) ttft: Histogram,
     /// From the last byte of the request to the last of the answer.
@@ -305,6 +319,7 @@ impl Metrics {
             let mine = self.series.counts(&labels);
             mine.requests += counts.requests;
             mine.add_tokens(&counts.tokens());
+            mine.cost += counts.cost;
             mine.ttft.merge(&counts.ttft);
             mine.duration.merge(&counts.duration);
         }

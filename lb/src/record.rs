@@ -118,6 +118,7 @@ impl<'p> Record<'p> {
             let mut metrics = shard.metrics.borrow_mut();
             let counts = metrics.series.counts(&Labels {
                 model: if self.known_model { &entry.model } else { "" },
+                model_served: entry.model_served,
                 tenant: entry.tenant,
                 destination: entry.destination,
                 rule: entry.rule,
@@ -127,6 +128,7 @@ impl<'p> Record<'p> {
             });
             counts.requests += 1;
             counts.add_tokens(&entry.usage);
+            counts.cost += entry.cost.unwrap_or_default();
             counts.duration.observe_us(entry.duration_us);
             if let Some(ttft_us) = entry.ttft_us {
                 counts.ttft.observe_us(ttft_us);

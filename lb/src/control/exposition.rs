@@ -64,8 +64,10 @@ impl Collector for Page {
     }
 }
 
-/// The label of the model asked for in families with agreed names (`gen_ai.request.model`).
-const AGREED: &str = "gen_ai_request_model";
+/// The labels of the model asked for and of the one that was sent, in families with agreed names (`gen_ai.request.model`).
+const AGREED: [&str; 2] = ["gen_ai_request_model", "gen_ai_response_model"];
+/// The same in families of ours.
+const OURS: [&str; 2] = ["model", "model_served"];
 
 type Labels<'a> = Vec<(&'static str, String)>;
 
@@ -85,6 +87,20 @@ impl Writer<'_> {
         let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A family of counters of what comes in fractions.
+    fn sums(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
         }
         Ok(())
     }
@@ -338,18 +354,21 @@ impl Page {
         out.durations("kinference_queue_wait_seconds", "How long requests waited for room", waits)
     }
 
-    /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.
+    /// Tokens, costs and times by models, tenant and destination: rule, interface and outcome would only multiply the buckets.
     fn tokens_and_times(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
+        let mut groups: BTreeMap<[&str; 4], SeriesCounts> = BTreeMap::new();
         for (series, counts) in self.totals.series.iter() {
-            let group = groups.entry([series.model, series.tenant, series.destination]).or_default();
+            let key = [series.model, series.model_served, series.tenant, series.destination];
+            let group = groups.entry(key).or_default();
             group.add_tokens(&counts.tokens());
+            group.cost += counts.cost;
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }
-        let labels = |model_label: &'static str, [model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
+        let labels = |[asked, sent]: [&'static str; 2], [model, served, tenant, destination]: &[&str; 4]| -> Labels<'static> {
             vec![
-                (model_label, (*model).to_owned()),
+                (asked, (*model).to_owned()),
+                (sent, (*served).to_owned()),
                 ("tenant", (*tenant).to_owned()),
                 ("destination", (*destination).to_owned()),
             ]
@@ -371,7 +390,10 @@ impl Page {
             "Tokens as reported by the servers; input_cached is a part of input",
             tokens,
         )?;
-        let ttft = groups.iter().map(|(group, counts)| (labels("model", group), &counts.ttft));
+        let costs = groups.iter().filter(|(_, counts)| counts.cost > 0.0);
+        let costs = costs.map(|(group, counts)| (labels(OURS, group), counts.cost));
+        out.sums("kinference_cost", "Cost of requests, in the currency of the destination's prices", costs)?;
+        let ttft = groups.iter().map(|(group, counts)| (labels(OURS, group), &counts.ttft));
         out.durations(
             "kinference_ttft_seconds",
             "From the last byte of a request to the first content of its answer, streamed answers",
@@ -505,6 +527,7 @@ mod tests {
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
         let series = metrics::Labels {
             model: "odd \"name\"\n",
+            model_served: "org/gemma",
             tenant: "alice",
             destination: "gemma",
             rule,
@@ -515,6 +538,7 @@ mod tests {
         let counts = metrics.series.counts(&series);
         counts.requests = 2;
         counts.prompt_tokens = 10;
+        counts.cost = 0.25;
         counts.ttft.observe_us(30_000);
         ShardReport { shard, metrics, endpoints: Vec::new() }
     }
@@ -536,6 +560,7 @@ mod tests {
             r#"kinference_issuer_keys{source="jwks.json"} 2"#,
             "kinference_issuer_keys_failures_total 5",
             "kinference_unresolved_host_names 1",
+            r#"kinference_cost_total{model="odd \"name\"\n",model_served="org/gemma",tenant="alice",destination="gemma"} 0.5"#,
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,
         ] {
