@@ -122,14 +122,8 @@ impl SeriesTable {
         let at = self.find(labels).unwrap_or_else(|| {
             let full = self.all.len() >= SERIES_MAX;
             let other = "other";
-            let folded = Labels {
-                model: other,
-                model_served: other,
-                tenant: other,
-                destination: other,
-                rule: other,
-                ..*labels
-            };
+            let folded =
+                Labels { model: other, model_served: other, tenant: other, destination: other, rule: other, ..*labels };
             let labels = if full { &folded } else { labels };
             self.find(labels).unwrap_or_else(|| self.add(labels))
         });

@@ -62,8 +62,7 @@ impl By {
 }
 
 /// What is told of each group.
-const COLUMNS: [&str; 8] =
-    ["REQUESTS", "PROMPT", "CACHED", "COMPLETION", "COST", "TTFT P50", "TTFT P95", "OVERFLOWED"];
+const COLUMNS: [&str; 8] = ["REQUESTS", "PROMPT", "CACHED", "COMPLETION", "COST", "TTFT P50", "TTFT P95", "OVERFLOWED"];
 
 /// Sums of one group.
 #[derive(Debug, Clone, Default)]
@@ -227,7 +226,9 @@ mod tests {
     #[test]
     fn what_overflowed_is_a_share_of_what_was_answered() {
         let mut sums = Sums::default();
-        for line in [json!({ "backend": "Local" }), json!({ "backend": "External", "cost": 0.5 }), json!({ "status": 429 })] {
+        for line in
+            [json!({ "backend": "Local" }), json!({ "backend": "External", "cost": 0.5 }), json!({ "status": 429 })]
+        {
             sums.add(&line);
         }
         assert_eq!((sums.requests, sums.overflowed_ratio(), sums.cost), (3, Some(0.5), 0.5));

@@ -83,7 +83,16 @@ pub fn server_url(url: &str) -> Result<StaticEndpoint, String> {
 #[must_use]
 pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) -> Option<String> {
     let mut report = ShardReport::default();
-    let labels = Labels { model, model_served: model, tenant, destination, rule, api: "ChatCompletions", outcome: "ok", status: 200 };
+    let labels = Labels {
+        model,
+        model_served: model,
+        tenant,
+        destination,
+        rule,
+        api: "ChatCompletions",
+        outcome: "ok",
+        status: 200,
+    };
     report.metrics.series.counts(&labels).requests = 1;
     exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
 }

@@ -365,14 +365,15 @@ impl Page {
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }
-        let labels = |[asked, sent]: [&'static str; 2], [model, served, tenant, destination]: &[&str; 4]| -> Labels<'static> {
-            vec![
-                (asked, (*model).to_owned()),
-                (sent, (*served).to_owned()),
-                ("tenant", (*tenant).to_owned()),
-                ("destination", (*destination).to_owned()),
-            ]
-        };
+        let labels =
+            |[asked, sent]: [&'static str; 2], [model, served, tenant, destination]: &[&str; 4]| -> Labels<'static> {
+                vec![
+                    (asked, (*model).to_owned()),
+                    (sent, (*served).to_owned()),
+                    ("tenant", (*tenant).to_owned()),
+                    ("destination", (*destination).to_owned()),
+                ]
+            };
         let tokens = groups.iter().flat_map(|(group, counts)| {
             let kinds = [
                 ("input", counts.prompt_tokens),

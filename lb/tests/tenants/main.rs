@@ -11,7 +11,14 @@ mod support;
 
 mod issuer;
 mod limits;
+#[path = "../tls/listener.rs"]
+#[allow(dead_code, reason = "the tests of TLS use the rest")]
+mod listener;
+#[path = "../tls/pki.rs"]
+#[allow(dead_code, reason = "the tests of TLS use the rest")]
+mod pki;
 mod queue;
+mod secrets;
 mod tokens;
 
 use sha2::{Digest, Sha256};
