@@ -9,6 +9,7 @@
 #[allow(dead_code, unused_imports, reason = "the gateway's own tests use the rest")]
 mod support;
 
+mod cost;
 mod issuer;
 mod limits;
 #[path = "../tls/listener.rs"]
