@@ -19,6 +19,7 @@ mod openai;
 mod prompt;
 mod stream;
 mod tls;
+mod token;
 
 pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
@@ -28,6 +29,7 @@ pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
+pub use token::token;
 
 /// A parser and what must hold of it.
 #[derive(Debug, Clone, Copy)]
@@ -79,4 +81,5 @@ pub const TARGETS: &[Target] = targets! {
     converse_request: 400,
     converse_answer: 400,
     converse_stream: 100,
+    token: 400,
 };

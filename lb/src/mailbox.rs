@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 
+use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use crate::decisions::{DecisionReport, Wanted};
 use crate::handover::{Arrival, SharedLoad};
+use crate::keyring::Keyring;
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
@@ -60,6 +62,8 @@ pub(crate) enum ToShard {
         /// What to accept with.
         acceptor: Acceptor,
     },
+    /// The public keys that tokens are checked with from now on.
+    Keys(Arc<Keyring>),
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Send what is kept of the last decisions.
@@ -111,6 +115,8 @@ pub(crate) enum FromShard {
         /// How.
         failure: Failure,
     },
+    /// A token names a key that is not known: the keys of its issuer are to be read again.
+    KeysWanted(KeySource),
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

@@ -12,10 +12,10 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
+    Authorities, BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
     RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
-use crate::url::parse_base_url;
+use crate::url::{check_host, parse_base_url};
 
 pub(super) fn worker_set(
     c: &Checked,
@@ -64,6 +64,10 @@ pub(super) fn worker_set(
         }),
         limits: WorkerSetLimits { in_flight_per_endpoint_max: spec.limits.max_in_flight_per_endpoint },
         auth: spec.auth.as_ref().and_then(|a| auth(c, a, lookup, findings)),
+        gpu_cost: spec.cost.as_ref().map(|cost| GpuCost {
+            per_second: cost.per_gpu_second * f64::from(cost.gpus_per_endpoint),
+            currency: cost.currency.clone(),
+        }),
     }
 }
 
@@ -172,7 +176,7 @@ pub(super) fn rate_limits(limits: &Limits) -> RateLimits {
     }
 }
 
-fn is_loopback(url: &BaseUrl) -> bool {
+pub(super) fn is_loopback(url: &BaseUrl) -> bool {
     url.host == "localhost" || url.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

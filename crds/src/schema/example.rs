@@ -6,7 +6,7 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 87] = [
+const EXAMPLES: [(&str, &str); 91] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
@@ -35,16 +35,19 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("frequencyPenalty", "0.5"),
     ("fromEnv", "DATABRICKS_TOKEN"),
     ("fromFile", "token.txt"),
+    ("gpusPerEndpoint", "2"),
     ("inFlight", "8"),
     ("inputPerMillion", "0.5"),
     ("issuer", "https://login.example.com"),
     ("jwksFile", "jwks.json"),
+    ("jwksUrl", "https://login.example.com/.well-known/jwks.json"),
     ("key", "token"),
     ("keyFile", "tls.key"),
     ("kubeconfig", "/etc/kubeconfig"),
     ("kvCacheUsage", "0.9"),
     ("maxInFlight", "64"),
     ("maxInFlightPerEndpoint", "256"),
+    ("maxLength", "500"),
     ("maxTokens", "4096"),
     ("message", "This key is blocked."),
     ("minCount", "2"),
@@ -59,6 +62,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("none", "[pii]"),
     ("outputPerMillion", "1.5"),
     ("path", "/metrics"),
+    ("perGpuSecond", "0.0007"),
     ("patterns", "['TICKET-[0-9]+']"),
     ("pools", "[qwen]"),
     ("port", "8000"),
@@ -136,7 +140,7 @@ fn example_at(path: &str) -> Option<&'static str> {
 }
 
 /// Units of numbers by the field's name.
-const UNITS: [(&str, &str); 32] = [
+const UNITS: [(&str, &str); 35] = [
     ("cache", "entries"),
     ("connectionsPerThread", "connections"),
     ("contextWindow", "tokens"),
@@ -144,15 +148,18 @@ const UNITS: [(&str, &str); 32] = [
     ("dataThreads", "threads"),
     ("errorRate", "ratio"),
     ("frequencyPenalty", "as the API has it"),
+    ("gpusPerEndpoint", "GPUs"),
     ("inFlight", "requests"),
     ("inputPerMillion", "currency per 1e6 tokens"),
     ("kvCacheUsage", "ratio"),
     ("maxInFlight", "requests"),
     ("maxInFlightPerEndpoint", "requests"),
+    ("maxLength", "requests"),
     ("maxTokens", "tokens"),
     ("minCount", "words"),
     ("minP", "ratio"),
     ("outputPerMillion", "currency per 1e6 tokens"),
+    ("perGpuSecond", "currency per GPU-second"),
     ("port", "TCP port"),
     ("prefixOverlap", "ratio"),
     ("presencePenalty", "as the API has it"),
@@ -216,6 +223,7 @@ fn duration(name: &str) -> &'static str {
         "interval" => "100ms",
         "predictedTTFT" => "500ms",
         "drainTimeout" | "total" => "10m",
+        "maxWait" => "2s",
         _ => "30s",
     }
 }
