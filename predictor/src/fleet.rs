@@ -15,12 +15,15 @@ use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
 use crate::window::Window;
+use std::sync::Arc;
 
 mod belief;
+mod cache;
 mod event;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
+pub use cache::{Evidence, TICK_US};
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
 
 /// What of one prompt is cached where. Reused from request to request.
@@ -61,6 +64,8 @@ struct Note {
     prompt_bytes: u32,
     answer: Answer,
     attempt: Attempt,
+    /// Blocks held in the index by this request alone.
+    claimed: Option<Arc<[u64]>>,
 }
 
 #[derive(Debug)]
@@ -77,6 +82,7 @@ struct Endpoint {
     trust: f64,
     /// Mean uncached tokens of a request sent there.
     new_tokens_mean: f64,
+    cache: cache::Cache,
 }
 
 /// Beliefs about all endpoints, and the events that change them.
@@ -160,6 +166,7 @@ impl Fleet {
             queue: Window::default(),
             trust: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
+            cache: cache::Cache::default(),
         });
         self.resize_index(endpoint);
         Added::Added
@@ -231,14 +238,14 @@ impl Fleet {
         let tokens_per_byte = f64::from(plan.prompt_tokens) / f64::from(chain.bytes().max(1));
         for endpoint in 0..self.slots_used {
             let tokens = match &self.endpoints[endpoint as usize] {
-                None => 0.0,
+                None => 0,
                 Some(known) => {
                     // The index tells nothing about endpoints that cache nothing.
                     let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                    f64::from(chain.prefix_bytes(depth)) * tokens_per_byte * known.trust
+                    known.cached_tokens(f64::from(chain.prefix_bytes(depth)) * tokens_per_byte, plan.prompt_tokens)
                 }
             };
-            plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));
+            plan.overlaps.push(tokens);
             if self.endpoints[endpoint as usize].is_some() {
                 self.presume(now_us, endpoint);
             }
@@ -263,7 +270,9 @@ impl Fleet {
             Answer::Streamed => FirstToken::Seen,
             Answer::Whole => FirstToken::PresumedAt { now_us: now_us.saturating_add(predicted.p90_us) },
         };
+        let claimed = self.endpoint(endpoint).and_then(|known| known.cache.claim(decided.chain));
         let note = Note {
+            claimed: claimed.clone(),
             features,
             model_us,
             predicted,
@@ -274,8 +283,10 @@ impl Fleet {
         let opening = self.book.open(now_us, id, endpoint, work, first_token, note);
         match opening {
             Opening::Counted => {
-                self.index.insert(decided.chain, endpoint);
-                self.weigh_blocks(decided.chain);
+                match claimed {
+                    Some(blocks) => self.claim(now_us, endpoint, &blocks),
+                    None => self.place(now_us, endpoint, decided.chain),
+                }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.new_tokens_mean += (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
                 }
@@ -305,6 +316,7 @@ impl Fleet {
         let Some(open) = self.book.close(now_us, request_id, endpoint) else {
             return;
         };
+        self.release(endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
         match ended {
             Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
@@ -363,11 +375,6 @@ impl Fleet {
     #[must_use]
     pub fn uncounted(&self) -> u64 {
         self.uncounted
-    }
-
-    /// The prefix index, to correct it from an engine's own events.
-    pub fn index_mut(&mut self) -> &mut Index {
-        &mut self.index
     }
 
     /// Error of the model of time, by kind key.
@@ -461,21 +468,10 @@ impl Fleet {
         let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
         let blocks = match known.backend {
-            Backend::Engine => (bytes / self.block_bytes_sized) as u32,
+            Backend::Engine => known.cache.blocks(tokens).unwrap_or((bytes / self.block_bytes_sized) as u32),
             Backend::Provider => 0,
         };
         self.index.resize_endpoint(endpoint, blocks);
-    }
-}
-
-impl Endpoint {
-    fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
-        if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
-            // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.
-            let recorded = f64::from(expected) / self.trust;
-            self.trust += ((f64::from(actual) / recorded).min(1.0) - self.trust) * TRUST_STEP;
-            self.trust = self.trust.clamp(0.05, 1.0);
-        }
     }
 }
 

@@ -45,12 +45,7 @@ impl Value<'_> {
         match self {
             Value::Array(count) => u64::from(*count),
             Value::Map(pairs) => 2 * u64::from(*pairs),
-            Value::Nil
-            | Value::Other
-            | Value::Unsigned(_)
-            | Value::Negative(_)
-            | Value::Text(_)
-            | Value::Bytes(_) => 0,
+            Value::Nil | Value::Other | Value::Unsigned(_) | Value::Negative(_) | Value::Text(_) | Value::Bytes(_) => 0,
         }
     }
 }

@@ -61,7 +61,9 @@ fn captured_messages_say_what_another_decoder_found_in_them() {
     for name in ["int_sha256", "bytes_sha256_cbor_seed42"] {
         let notes: Json =
             serde_json::from_str(&fs::read_to_string(folder(name).join("requests.json")).unwrap()).unwrap();
-        for event in notes["requests"].as_array().unwrap().iter().flat_map(|request| list(&request["events"], Json::clone)) {
+        for event in
+            notes["requests"].as_array().unwrap().iter().flat_map(|request| list(&request["events"], Json::clone))
+        {
             let file = event["file"].as_str().unwrap();
             let text = fs::read_to_string(folder(name).join(file)).unwrap();
             let payload = unhex(text.lines().nth(2).unwrap());
@@ -172,13 +174,69 @@ fn what_a_hash_covers_besides_tokens_is_told_apart() {
             Beside::Other(_) => String::from("other"),
         }
     };
-    assert_eq!(beside(&|w| { w.nil(); }, None), "nothing");
-    assert_eq!(beside(&|w| { w.array(0); }, Some("l")), "nothing");
-    assert_eq!(beside(&|w| { w.array(1).text("salt"); }, None), "salt");
-    assert_eq!(beside(&|w| { w.array(1).text("l"); }, Some("l")), "nothing");
-    assert_eq!(beside(&|w| { w.array(2).text("l").text("salt"); }, Some("l")), "salt");
-    assert_eq!(beside(&|w| { w.array(2).text("l").array(2).text("image").number(4); }, Some("l")), "other");
-    assert_eq!(beside(&|w| { w.array(2).array(2).text("image").number(4).text("salt"); }, None), "other");
+    assert_eq!(
+        beside(
+            &|w| {
+                w.nil();
+            },
+            None
+        ),
+        "nothing"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(0);
+            },
+            Some("l")
+        ),
+        "nothing"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(1).text("salt");
+            },
+            None
+        ),
+        "salt"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(1).text("l");
+            },
+            Some("l")
+        ),
+        "nothing"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(2).text("l").text("salt");
+            },
+            Some("l")
+        ),
+        "salt"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(2).text("l").array(2).text("image").number(4);
+            },
+            Some("l")
+        ),
+        "other"
+    );
+    assert_eq!(
+        beside(
+            &|w| {
+                w.array(2).array(2).text("image").number(4).text("salt");
+            },
+            None
+        ),
+        "other"
+    );
 }
 
 #[test]

@@ -204,9 +204,7 @@ fn event(step: &Step) -> Event<'static> {
                 ..Stored::default()
             })
         }
-        Step::Remove(path, medium) => {
-            Event::Removed(Removed { hashes: vec![name(path)], medium: *medium, group: 0 })
-        }
+        Step::Remove(path, medium) => Event::Removed(Removed { hashes: vec![name(path)], medium: *medium, group: 0 }),
         Step::Clear => Event::Cleared,
     }
 }
