@@ -242,7 +242,11 @@ impl Fleet {
                 Some(known) => {
                     // The index tells nothing about endpoints that cache nothing.
                     let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                    known.cached_tokens(f64::from(chain.prefix_bytes(depth)) * tokens_per_byte, plan.prompt_tokens)
+                    known.cached_tokens(
+                        f64::from(chain.prefix_bytes(depth)) * tokens_per_byte,
+                        plan.prompt_tokens,
+                        chain.cut(),
+                    )
                 }
             };
             plan.overlaps.push(tokens);
@@ -323,7 +327,10 @@ impl Fleet {
                     self.learn(endpoint, &open.note, now_us.saturating_sub(open.decided_us));
                 }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
-                    known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                    // What the engine told is no guess.
+                    if open.note.claimed.is_none() {
+                        known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                    }
                     if let Some(tokens) = prompt_tokens {
                         self.models[known.model].1.learn(open.note.prompt_bytes, tokens);
                     }

@@ -120,6 +120,8 @@ fn without_the_events_the_record_goes_on_from_what_they_told() {
     assert_eq!([&told, &running, &later].map(|chain| overlap(&mut fleet, chain)), [159, 159, 159]);
     fleet.cache_stored(5, 0, prompt(4, 160).blocks());
     assert_eq!(overlap(&mut fleet, &prompt(4, 160)), 0, "no evidence, so ignored");
+    fleet.cache_evidence(0, Evidence::Events, BLOCK_TOKENS);
+    assert_eq!([&told, &running, &later].map(|chain| overlap(&mut fleet, chain)), [0, 0, 0], "to be told anew");
 }
 
 #[test]
@@ -170,6 +172,22 @@ fn an_eviction_takes_what_was_last_used_before() {
     assert_eq!([&old, &touched, &new].map(|chain| overlap(&mut fleet, chain)), [0, 159, 159]);
     fleet.cache_evicted(0, 40 * TICK_US);
     assert_eq!([&old, &touched, &new].map(|chain| overlap(&mut fleet, chain)), [0, 0, 159]);
+}
+
+#[test]
+fn prompts_known_by_their_bytes_are_recorded_beside_the_events() {
+    let mut fleet = fleet(100_000);
+    fleet.cache_evidence(0, Evidence::Events, BLOCK_TOKENS);
+    let mut builder = ChainBuilder::new(&Seed { model: "m", lora: None, cache_salt: None }, 256, Chain::default());
+    builder.text(&[b'a'; 1_024]);
+    let text = builder.finish();
+    send(&mut fleet, 10 * TICK_US, 1, &text);
+    end(&mut fleet, 11 * TICK_US, 1, None);
+    assert_eq!(overlap(&mut fleet, &text), 255);
+    let exact = prompt(7, 160);
+    fleet.cache_stored(12 * TICK_US, 0, exact.blocks());
+    fleet.cache_evicted(0, 30 * TICK_US);
+    assert_eq!([&text, &exact].map(|chain| overlap(&mut fleet, chain)), [0, 144]);
 }
 
 #[test]

@@ -4,11 +4,12 @@
 //! follow it would scatter. So the overlap is what the engine told stored **or** an own request in flight there; what has ended
 //! counts no more, since the engine has said by then what it kept.
 //!
-//! Keys of events are those of chains in exact tokens. Prompts known by their bytes have others, and events say of them only
-//! that everything is gone ([`Fleet::cache_cleared`]) or how far eviction has come ([`Fleet::cache_evicted`]).
+//! Keys of events are those of chains in exact tokens ([`Cut::Tokens`]). Prompts known by their bytes have others: for them the
+//! own record goes on, and events say only that everything is gone ([`Fleet::cache_cleared`]) or how far eviction has come
+//! ([`Fleet::cache_evicted`]).
 
 use super::{Backend, Endpoint, Fleet, TRUST_STEP, TRUST_TOKENS_MIN};
-use crate::prefix::chain::Chain;
+use crate::prefix::chain::{Chain, Cut};
 use crate::prefix::index::Placement;
 use std::sync::Arc;
 
@@ -48,9 +49,14 @@ impl Cache {
 
     /// The blocks that a request holds while it is in flight, where that is what counts.
     pub(super) fn claim(&self, chain: &Chain) -> Option<Arc<[u64]>> {
-        match self.evidence {
-            Evidence::Events => Some(chain.blocks().into()),
-            Evidence::Record | Evidence::Corrected => None,
+        self.tells_of(chain.cut()).then(|| chain.blocks().into())
+    }
+
+    /// Whether the engine's events say everything of chains cut like this.
+    fn tells_of(&self, cut: Cut) -> bool {
+        match (self.evidence, cut) {
+            (Evidence::Events, Cut::Tokens) => true,
+            (Evidence::Events | Evidence::Record | Evidence::Corrected, Cut::Tokens | Cut::Bytes) => false,
         }
     }
 
@@ -70,15 +76,20 @@ impl Cache {
 }
 
 impl Fleet {
-    /// What the overlap of an endpoint rests on from now on, and the tokens in a block of its engine (0: not known).
+    /// What the overlap of an endpoint rests on from now on, and the tokens in a block of its engine (0: not known). After
+    /// [`Evidence::Record`] everything that the engine holds is to be told anew.
     pub fn cache_evidence(&mut self, endpoint: u32, evidence: Evidence, block_tokens: u32) {
         let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) else {
             return;
         };
+        let before = known.cache.evidence;
         known.cache = Cache { evidence, block_tokens, blocks_min: 0, ..known.cache };
+        if before == Evidence::Record && evidence != Evidence::Record {
+            // It may be long ago: what still holds is told again.
+            self.index.forget_told(endpoint);
+        }
         match evidence {
             Evidence::Events => {
-                known.trust = 1.0;
                 self.index.void_placements(endpoint);
                 self.make_room(endpoint, 0);
             }
@@ -109,9 +120,7 @@ impl Fleet {
     /// The engine evicted a block that was stored at this time: what was last used before is gone. A block is in use until its
     /// request ends, so what was placed within the time that the longest answers take before may still be there.
     pub fn cache_evicted(&mut self, endpoint: u32, stored_at_us: u64) {
-        if let Some(known) = self.endpoint(endpoint)
-            && known.cache.evidence == Evidence::Record
-        {
+        if let Some(known) = self.endpoint(endpoint) {
             let before_us = stored_at_us.saturating_sub(known.cache.longest_us);
             self.index.forget_before(endpoint, tick(before_us));
         }
@@ -164,25 +173,19 @@ impl Fleet {
 impl Endpoint {
     /// Tokens that need no computing of a prompt of which so many are believed cached. At least one is always computed; where
     /// the engine's blocks are known they are found whole or not at all.
-    pub(super) fn cached_tokens(&self, tokens: f64, prompt_tokens: u32) -> u32 {
+    pub(super) fn cached_tokens(&self, tokens: f64, prompt_tokens: u32, cut: Cut) -> u32 {
         let prompt = prompt_tokens.saturating_sub(1);
-        match (self.cache.evidence, self.cache.block_tokens) {
-            (Evidence::Events, 1..) => {
-                // Rounded, as a share of the prompt it came through floating-point numbers.
-                let cached = (tokens.round() as u32).min(prompt);
-                cached - cached % self.cache.block_tokens
-            }
-            (Evidence::Record | Evidence::Corrected | Evidence::Events, _) => {
-                ((tokens * self.trust) as u32).min(prompt)
-            }
+        if self.cache.tells_of(cut) {
+            // Rounded, as a share of the prompt it came through floating-point numbers.
+            let cached = (tokens.round() as u32).min(prompt);
+            cached - cached % self.cache.block_tokens.max(1)
+        } else {
+            ((tokens * self.trust) as u32).min(prompt)
         }
     }
 
+    /// Follows how much of what was expected by the own record turned out true.
     pub(super) fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
-        // What the engine told is not a guess.
-        if self.cache.evidence == Evidence::Events {
-            return;
-        }
         if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
             // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.
             let recorded = f64::from(expected) / self.trust;

@@ -90,6 +90,14 @@ impl Index {
         }
     }
 
+    /// What the engine of `endpoint` told is held by placement alone from now on. Takes about 10 ns a block held.
+    pub fn forget_told(&mut self, endpoint: u32) {
+        self.walk_oldest(endpoint, |index, pair| {
+            index.pairs.items[pair as usize].grounds.unstore();
+            Walk::On
+        });
+    }
+
     /// Drops what `endpoint` holds by placement alone. Takes about 10 ns a block held and 50 ns a block dropped.
     pub fn void_placements(&mut self, endpoint: u32) {
         self.walk_oldest(endpoint, |index, pair| {
@@ -105,14 +113,14 @@ impl Index {
         self.epoch = self.epoch.max(epoch);
     }
 
-    /// Drops what was last placed at `endpoint` before this epoch and is not in flight: the engine has evicted what was younger.
+    /// Drops what `endpoint` holds by placement alone from before this epoch: the engine has evicted what was younger.
     pub fn forget_before(&mut self, endpoint: u32, epoch: u32) {
         self.walk_oldest(endpoint, |index, pair| {
             let known = index.pairs.items[pair as usize];
             if known.epoch >= epoch {
                 return Walk::Done;
             }
-            if !known.grounds.is_claimed() {
+            if known.grounds.is_none() {
                 index.drop_pair(pair);
             }
             Walk::On
