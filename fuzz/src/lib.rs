@@ -14,6 +14,7 @@ mod documents;
 mod http;
 pub mod input;
 mod json;
+mod kv;
 mod openai;
 mod prompt;
 mod stream;
@@ -22,6 +23,7 @@ mod tls;
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
+pub use kv::{kv_event, kv_mirror, zmtp};
 pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
@@ -73,4 +75,7 @@ pub const TARGETS: &[Target] = targets! {
     tls_session: 10,
     certificate: 40,
     tags: 30,
+    kv_event: 400,
+    kv_mirror: 300,
+    zmtp: 200,
 };

@@ -32,10 +32,10 @@ fn documents(engine: &Engine, replays: bool) -> String {
     let port = engine.kv_events_addr().unwrap().port();
     let replay = engine.kv_replay_addr().filter(|_| replays);
     let replay = replay.map(|address| format!(", replayPort: {}", address.port())).unwrap_or_default();
-    with_events(worker_set("workers", MODEL, ALIAS, &[engine]), &format!("{{ port: {port}{replay} }}"))
+    with_events(&worker_set("workers", MODEL, ALIAS, &[engine]), &format!("{{ port: {port}{replay} }}"))
 }
 
-fn with_events(worker_set: String, events: &str) -> String {
+fn with_events(worker_set: &str, events: &str) -> String {
     let (head, rest) = worker_set.split_once("  endpoints:\n").unwrap();
     format!("{head}  kvEvents: {events}\n  endpoints:\n{rest}") + &pool(&["workers"], &[])
 }
@@ -171,7 +171,7 @@ fn engines_that_connect_are_told_apart_by_their_topics(driver: Driver) {
     };
     let engines = [engine_at(2), engine_at(3)];
     let workers = worker_set("workers", MODEL, ALIAS, &[&engines[0], &engines[1]]);
-    let gateway = Setup::new(with_events(workers, &format!("{{ listen: \"{awaited}\" }}"))).ready(2).start(driver);
+    let gateway = Setup::new(with_events(&workers, &format!("{{ listen: \"{awaited}\" }}"))).ready(2).start(driver);
     // What is told before anybody listens is lost, and nothing else.
     eventually("both are heard", || {
         ask(&gateway, 0..4);
