@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -219,6 +220,12 @@ pub struct KvEvents {
     pub port: u16,
     /// Topic to subscribe to, by prefix.
     pub topic: String,
+    /// TCP port of replays on every endpoint.
+    pub replay_port: Option<u16>,
+    /// Engines behind each address, at ports one after the other.
+    pub ranks: u32,
+    /// Where engines connect, when they do.
+    pub listen: Option<SocketAddr>,
 }
 
 /// Files that let prompts be cut into the engine's own tokens.

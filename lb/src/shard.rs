@@ -23,7 +23,7 @@ use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
@@ -251,6 +251,7 @@ impl Shard {
                         self.fleet.borrow_mut().scrape_failed(io::now_us(), endpoint.0);
                     }
                 }
+                ToShard::Cache(news) => self.take_cache_news(&news),
                 ToShard::Peer(batch) => self.apply_batch(&batch),
                 ToShard::Connection(arrival) => self.take_arrival(arrival, doors),
                 ToShard::Certificate { listener, acceptor } => {
@@ -378,6 +379,25 @@ impl Shard {
             own_in_flight_at_scrape: None,
         };
         self.fleet.borrow_mut().scraped(io::now_us(), id.0, &scrape);
+    }
+
+    fn take_cache_news(&self, all: &[CacheNews]) {
+        let table = self.table.borrow();
+        let mut fleet = self.fleet.borrow_mut();
+        for CacheNews { endpoint, incarnation, what } in all {
+            if table.incarnation(*endpoint, *incarnation).is_none() {
+                continue;
+            }
+            match what {
+                CacheWhat::Evidence { evidence, block_tokens } => {
+                    fleet.cache_evidence(endpoint.0, *evidence, *block_tokens);
+                }
+                CacheWhat::Stored(keys) => fleet.cache_stored(io::now_us(), endpoint.0, keys),
+                CacheWhat::Removed(keys) => fleet.cache_removed(endpoint.0, keys),
+                CacheWhat::Cleared => fleet.cache_cleared(endpoint.0),
+                CacheWhat::Evicted { stored_at_us } => fleet.cache_evicted(endpoint.0, *stored_at_us),
+            }
+        }
     }
 
     fn apply_batch(&self, batch: &PeerBatch) {

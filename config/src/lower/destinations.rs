@@ -57,7 +57,14 @@ pub(super) fn worker_set(
         selector: labels.into_iter().collect(),
         port: spec.port,
         metrics: Metrics { path: spec.metrics.path.clone(), interval },
-        kv_events: spec.kv_events.as_ref().map(|k| KvEvents { port: k.port, topic: k.topic.clone() }),
+        kv_events: spec.kv_events.as_ref().map(|k| KvEvents {
+            port: k.port,
+            topic: k.topic.clone(),
+            replay_port: k.replay_port,
+            ranks: k.data_parallel_ranks,
+            // Its format was checked with the schema.
+            listen: k.listen.as_deref().and_then(|listen| listen.parse().ok()),
+        }),
         tokenizer: spec.tokenizer.as_ref().map(|t| Tokenizer {
             file: c.beside(&t.file),
             chat_template_file: t.chat_template_file.as_ref().map(|f| c.beside(f)),

@@ -51,7 +51,7 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-const TABLE: [Idle; 8] = [
+const TABLE: [Idle; 7] = [
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -59,7 +59,6 @@ const TABLE: [Idle; 8] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-    idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
     classifier("Examples"),
