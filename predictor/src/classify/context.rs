@@ -83,6 +83,7 @@ fn ends(text: &[u8], start: usize, end: usize) -> bool {
     ["num", "nr", "no", "code", "s"].iter().any(|tail| {
         rest.get(..tail.len()).is_some_and(|found| found.eq_ignore_ascii_case(tail.as_bytes()))
             && (*tail == "num" || rest.get(tail.len()).is_none_or(|byte| !byte.is_ascii_alphabetic()))
+            && (*tail != "s" || end - start > 2)
     })
 }
 

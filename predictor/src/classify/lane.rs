@@ -2,6 +2,7 @@
 
 use super::context::{Context, Words};
 use super::kind::{Kind, KindSet};
+use super::landmarks::Landmark;
 
 /// Most finds of one slice that are kept. A slice has at most 16 KiB, so more than this is a table, and the tags are certain.
 pub(super) const FOUND_MAX: usize = 1024;
@@ -19,6 +20,7 @@ pub(super) struct Found {
 pub(super) struct Lane<'a> {
     pub(super) text: &'a [u8],
     pub(super) words: &'a Words,
+    pub(super) marks: &'a [Landmark],
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,
     pub(super) found: &'a mut Vec<Found>,

@@ -21,6 +21,7 @@ mod custom;
 mod encoded;
 mod findings;
 mod kind;
+mod landmarks;
 mod lane;
 mod mail;
 mod network;

@@ -8,6 +8,7 @@ use super::custom::{KeywordState, Patterns};
 use super::encoded;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
+use super::landmarks::Landmark;
 use super::lane::{Found, Lane};
 use super::normal::{Buffer, Plain};
 use super::runs::Run;
@@ -16,7 +17,7 @@ use super::spec::OnUnknown;
 use super::tag::Tag;
 use super::topics::Topics;
 use super::turn::Turn;
-use super::{Piece, Scope, Shape, mail, network, numbers, secrets};
+use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 
 /// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
 pub const SLICE_BYTES: usize = 16 * 1024;
@@ -37,6 +38,8 @@ pub struct Scratch {
     context: Context,
     decoded_context: Context,
     runs: Vec<Run>,
+    marks: Vec<Landmark>,
+    decoded_marks: Vec<Landmark>,
     found: Vec<Found>,
     decoded_found: Vec<Found>,
     values: Vec<(usize, usize)>,
@@ -254,14 +257,16 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
+        scanner.landmarks.find(plain.bytes, &mut self.marks);
         let mut lane = Lane {
             text: plain.bytes,
             words: &scanner.words,
+            marks: &self.marks,
             context: &mut self.context,
             kinds: scanner.kinds,
             found: &mut self.found,
         };
-        run_lanes(&mut lane, scanner, &mut self.runs, &mut self.values);
+        run_lanes(&mut lane, &mut self.runs, &mut self.values);
         second_look(
             &mut lane,
             scanner,
@@ -269,6 +274,7 @@ impl Scratch {
                 runs: &mut self.runs,
                 values: &mut self.values,
                 bytes: &mut self.decoded,
+                marks: &mut self.decoded_marks,
                 context: &mut self.decoded_context,
                 found: &mut self.decoded_found,
             },
@@ -332,8 +338,9 @@ impl Scratch {
     }
 }
 
-fn run_lanes(lane: &mut Lane<'_>, scanner: &Scanner, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
-    secrets::scan(lane, &scanner.prefixes, values);
+fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
+    lane.work(lane.text.len() + lane.marks.len());
+    secrets::scan(lane, values);
     numbers::scan(lane, runs);
     mail::scan(lane);
     network::scan(lane);
@@ -344,6 +351,7 @@ struct Decoding<'a> {
     runs: &'a mut Vec<Run>,
     values: &'a mut Vec<(usize, usize)>,
     bytes: &'a mut Vec<u8>,
+    marks: &'a mut Vec<Landmark>,
     context: &'a mut Context,
     found: &'a mut Vec<Found>,
 }
@@ -359,7 +367,8 @@ fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_
             decoding.scan(lane, scanner, start, end);
         }
     }
-    scanner.digit_words.each(text, |digits, start, end| {
+    let marks = lane.marks;
+    spelled::each(text, marks, |digits, start, end| {
         decoding.bytes.clear();
         decoding.bytes.extend_from_slice(digits);
         decoding.scan(lane, scanner, start, end);
@@ -373,9 +382,16 @@ impl Decoding<'_> {
         self.found.clear();
         self.context.start_piece();
         self.context.set_outer(lane.context.near(lane.words, lane.text, start, end));
-        let mut inner =
-            Lane { text: self.bytes, words: lane.words, context: self.context, kinds: lane.kinds, found: self.found };
-        run_lanes(&mut inner, scanner, self.runs, self.values);
+        scanner.landmarks.find(self.bytes, self.marks);
+        let mut inner = Lane {
+            text: self.bytes,
+            words: lane.words,
+            marks: self.marks,
+            context: self.context,
+            kinds: lane.kinds,
+            found: self.found,
+        };
+        run_lanes(&mut inner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
             lane.take(kind, start, end);
@@ -401,7 +417,10 @@ fn keep_outermost(found: &mut Vec<Found>) {
     found.retain(|find| {
         let credential = |kind: Kind| kind.group() == Group::Secret;
         let covers = |outer: &Option<Found>| {
-            outer.is_some_and(|outer| find.end <= outer.end && (!credential(find.kind) || credential(outer.kind)))
+            outer.is_some_and(|outer| {
+                let named = credential(find.kind) && (!credential(outer.kind) || outer.kind == Kind::UrlCredentials);
+                find.end <= outer.end && (!named || weak(find.kind) && credential(outer.kind))
+            })
         };
         let equals =
             |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));

@@ -5,10 +5,9 @@ use super::complexity::{Model, Term};
 use super::context::Words;
 use super::custom::{Keywords, Patterns};
 use super::kind::{Group, Kind, KindSet};
+use super::landmarks::Landmarks;
 use super::scan::Scratch;
-use super::secrets::Prefixes;
 use super::spec::{BUILTINS_MAX, Builtin, ComplexitySpec, OnUnknown, SpecError};
-use super::spelled::DigitWords;
 use super::tag::{TAGS_MAX, Tag, TagSet};
 
 /// The compiled classifiers. Immutable, shared by all threads.
@@ -17,8 +16,7 @@ pub struct Scanner {
     pub(super) kinds: KindSet,
     pub(super) on_unknown: OnUnknown,
     pub(super) words: Words,
-    pub(super) prefixes: Prefixes,
-    pub(super) digit_words: DigitWords,
+    pub(super) landmarks: Landmarks,
     pub(super) unknown_tags: TagSet,
     pub(super) complexity: Option<Complexity>,
     pub(super) topics: Option<Tagged>,
@@ -144,8 +142,7 @@ impl Scanner {
             kinds,
             on_unknown: draft.on_unknown,
             words: Words::compile(kinds.0).map_err(failed)?,
-            prefixes: Prefixes::compile().map_err(failed)?,
-            digit_words: DigitWords::compile().map_err(failed)?,
+            landmarks: Landmarks::compile().map_err(failed)?,
             unknown_tags: unknown_tags(draft.personal),
             complexity: draft.complexity,
             topics: draft.topics,
