@@ -1,6 +1,6 @@
 //! What every lane works on: one slice of plain text, the words in it, and the place where finds go.
 
-use super::context::{Context, Words};
+use super::context::Context;
 use super::kind::{Kind, KindSet};
 use super::landmarks::Landmark;
 
@@ -19,7 +19,6 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Lane<'a> {
     pub(super) text: &'a [u8],
-    pub(super) words: &'a Words,
     pub(super) marks: &'a [Landmark],
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,
@@ -52,12 +51,12 @@ impl Lane<'_> {
 
     /// Whether `kind` is wanted and some word of the slice could support it.
     pub(super) fn may_be_supported(&mut self, kind: Kind) -> bool {
-        self.kinds.contains(kind) && self.context.may_support(self.words, self.text, kind)
+        self.kinds.contains(kind) && self.context.may_support(kind)
     }
 
     /// Whether `kind` is wanted and has a context word.
     pub(super) fn supported(&mut self, kind: Kind, start: usize, end: usize) -> bool {
-        self.kinds.contains(kind) && self.context.supports(self.words, self.text, kind, start, end)
+        self.kinds.contains(kind) && self.context.supports(self.text, kind, start, end)
     }
 
     /// The byte in front of `at`; a space at the beginning.

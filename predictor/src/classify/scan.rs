@@ -257,10 +257,9 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
-        scanner.landmarks.find(plain.bytes, &mut self.marks);
+        scanner.landmarks.find(plain.bytes, &mut self.marks, &mut self.context.words);
         let mut lane = Lane {
             text: plain.bytes,
-            words: &scanner.words,
             marks: &self.marks,
             context: &mut self.context,
             kinds: scanner.kinds,
@@ -281,7 +280,7 @@ impl Scratch {
         );
         if slice.end < slice.text.len() {
             let next = plain_offset(&plain, slice.next - slice.start);
-            self.context.carry_to(&scanner.words, plain.bytes, next);
+            self.context.carry_to(plain.bytes, next);
         }
         keep_outermost(&mut self.found);
         for found in &self.found {
@@ -381,11 +380,10 @@ impl Decoding<'_> {
         lane.work(end - start);
         self.found.clear();
         self.context.start_piece();
-        self.context.set_outer(lane.context.near(lane.words, lane.text, start, end));
-        scanner.landmarks.find(self.bytes, self.marks);
+        self.context.set_outer(lane.context.near(start, end));
+        scanner.landmarks.find(self.bytes, self.marks, &mut self.context.words);
         let mut inner = Lane {
             text: self.bytes,
-            words: lane.words,
             marks: self.marks,
             context: self.context,
             kinds: lane.kinds,

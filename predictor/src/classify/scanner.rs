@@ -2,7 +2,6 @@
 
 use super::complexity::features::Lexicon;
 use super::complexity::{Model, Term};
-use super::context::Words;
 use super::custom::{Keywords, Patterns};
 use super::kind::{Group, Kind, KindSet};
 use super::landmarks::Landmarks;
@@ -15,7 +14,6 @@ use super::tag::{TAGS_MAX, Tag, TagSet};
 pub struct Scanner {
     pub(super) kinds: KindSet,
     pub(super) on_unknown: OnUnknown,
-    pub(super) words: Words,
     pub(super) landmarks: Landmarks,
     pub(super) unknown_tags: TagSet,
     pub(super) complexity: Option<Complexity>,
@@ -137,12 +135,10 @@ impl Scanner {
             draft.add(index, builtin)?;
         }
         let kinds = draft.kinds.union(draft.personal);
-        let failed = |error: aho_corasick::BuildError| SpecError::new(0, "kinds", error.to_string());
         Ok(Scanner {
             kinds,
             on_unknown: draft.on_unknown,
-            words: Words::compile(kinds.0).map_err(failed)?,
-            landmarks: Landmarks::compile().map_err(failed)?,
+            landmarks: Landmarks::compile(kinds),
             unknown_tags: unknown_tags(draft.personal),
             complexity: draft.complexity,
             topics: draft.topics,

@@ -310,7 +310,7 @@ fn generic(lane: &mut Lane<'_>, values: &mut Vec<(usize, usize)>) {
     values.clear();
     let text = lane.text;
     let bit = Kind::GenericSecret.bit();
-    values.extend(lane.context.words_of(lane.words, text, bit));
+    values.extend(lane.context.words_of(bit));
     let mut done = 0;
     for &(word_start, word_end) in values.iter() {
         let mut at = word_end.max(done);
