@@ -6,15 +6,17 @@ use super::complexity::features::Features;
 use super::context::Context;
 use super::custom::{KeywordState, Patterns};
 use super::encoded;
+use super::examples::Bag;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
 use super::landmarks::Landmark;
 use super::lane::{Found, Lane};
+use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
 use super::runs::Run;
 use super::scanner::Scanner;
 use super::spec::OnUnknown;
-use super::tag::Tag;
+use super::tag::{Tag, TagSet};
 use super::topics::Topics;
 use super::turn::Turn;
 use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
@@ -47,6 +49,12 @@ pub struct Scratch {
     turn: Turn,
     pub(super) features: Features,
     keyword_states: Vec<KeywordState>,
+    /// The last turn that each classifier by examples reads.
+    example_turns: Vec<Turn>,
+    bag: Bag,
+    /// Kinds, and tags of the operator, found in the piece at hand.
+    piece_kinds: KindSet,
+    piece_tags: TagSet,
     caches: Vec<meta::Cache>,
     fingerprint: Option<u64>,
     pub(super) findings: Findings,
@@ -101,6 +109,7 @@ impl Scanner {
         for (keywords, state) in self.keywords.iter().zip(&mut scratch.keyword_states) {
             keywords.start(state);
         }
+        scratch.example_turns.iter_mut().for_each(Turn::start);
         Scan { scanner: self, scratch, shape: *shape, piece: None, last_scope: None, pieces: 0, at: 0, bytes: 0 }
     }
 }
@@ -119,6 +128,7 @@ impl Scratch {
             self.caches = scanner.patterns.iter().map(Patterns::cache).collect();
             self.keyword_states.clear();
             self.keyword_states.resize_with(scanner.keywords.len(), KeywordState::default);
+            self.example_turns.resize_with(scanner.examples.len(), Turn::default);
         }
     }
 }
@@ -128,17 +138,49 @@ impl<'t> Scan<'_, 't> {
     pub fn begin(&mut self, piece: Piece<'t>) {
         self.settle_piece();
         self.bytes += piece.text.len();
-        if piece.scope == Scope::User {
-            // Parts of one turn come one after the other; anything between two begins a new turn.
-            if self.last_scope != Some(Scope::User) {
-                self.scratch.turn.start();
-            }
-            self.scratch.turn.push(piece.text);
-        }
-        self.last_scope = Some(piece.scope);
+        self.hear(piece.scope, Some(piece.text));
+        self.scratch.piece_kinds = KindSet::EMPTY;
+        self.scratch.piece_tags = TagSet::EMPTY;
         self.piece = Some(piece);
         self.at = 0;
         self.scratch.context.start_piece();
+    }
+
+    /// Takes a piece as read if `memory` knows it. `text` is needed when it belongs to the last turn of its scope: that is judged as a
+    /// whole. Says whether it was known; if not, it must be [begun](Scan::begin).
+    pub fn recall(&mut self, memory: &mut Memory, key: PieceKey, scope: Scope, text: Option<&str>) -> bool {
+        let Some(found) = memory.find(key) else { return false };
+        self.settle_piece();
+        self.bytes += found.bytes as usize;
+        self.hear(scope, text);
+        self.scratch.findings.add(found.kinds, &found.tags);
+        self.pieces += 1;
+        true
+    }
+
+    /// Keeps what the piece just read to its end holds.
+    pub fn remember(&mut self, memory: &mut Memory, key: PieceKey, bytes: usize) {
+        if self.piece.is_none() {
+            let (kinds, tags) = (self.scratch.piece_kinds, self.scratch.piece_tags);
+            memory.keep(key, Remembered { kinds, tags, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) });
+        }
+    }
+
+    /// Keeps the last turns. Parts of one turn come one after the other; anything between two begins a new turn.
+    fn hear(&mut self, scope: Scope, text: Option<&str>) {
+        let new = self.last_scope != Some(scope);
+        let user = (scope == Scope::User).then_some(&mut self.scratch.turn);
+        let examples = self.scanner.examples.iter().zip(&mut self.scratch.example_turns);
+        let own = examples.filter(|(examples, _)| examples.reads(scope)).map(|(_, turn)| turn);
+        for turn in user.into_iter().chain(own) {
+            if new {
+                turn.start();
+            }
+            if let Some(text) = text {
+                turn.push(text);
+            }
+        }
+        self.last_scope = Some(scope);
     }
 
     /// Reads one slice of the piece.
@@ -170,6 +212,7 @@ impl<'t> Scan<'_, 't> {
         group_tags(findings);
         shape_tags(findings, &shape, self.bytes);
         self.scratch.judge_turn(self.scanner, &shape);
+        self.scratch.judge_examples(self.scanner);
         let findings = &mut self.scratch.findings;
         let unread = shape.unscannable || shape.image || shape.audio;
         if unread && self.scanner.on_unknown == OnUnknown::AddTag {
@@ -289,6 +332,7 @@ impl Scratch {
             let hit = Hit { kind: found.kind, piece: slice.piece, start: start as u32, end: end as u32 };
             if !slice.is_cut(start, end) && !seen(&self.findings, &hit, slice.start) {
                 self.findings.record(hit);
+                self.piece_kinds = self.piece_kinds.union(KindSet(hit.kind.bit()));
             }
         }
     }
@@ -299,14 +343,32 @@ impl Scratch {
     fn read_own(&mut self, scanner: &Scanner, scope: Scope, slice: &Slice<'_>) {
         let range = (slice.start, slice.end);
         for (keywords, state) in scanner.keywords.iter().zip(&mut self.keyword_states) {
-            if keywords.scopes.contains(scope) && keywords.read(state, slice.text, range, slice.next) {
+            if !keywords.scopes.contains(scope) || self.piece_tags.contains(keywords.tag) {
+                continue;
+            }
+            // One occurrence is enough: every piece is judged by itself, so that what is remembered of it holds alone.
+            if !keywords.counts() {
+                keywords.start(state);
+            }
+            if keywords.read(state, slice.text, range, slice.next) {
                 self.findings.tags.insert(keywords.tag);
+                self.piece_tags.insert(keywords.tag);
             }
         }
         for (patterns, cache) in scanner.patterns.iter().zip(&mut self.caches) {
-            let open = patterns.scopes.contains(scope) && !self.findings.tags.contains(patterns.tag);
+            let open = patterns.scopes.contains(scope) && !self.piece_tags.contains(patterns.tag);
             if open && patterns.matches(cache, slice.text, range) {
                 self.findings.tags.insert(patterns.tag);
+                self.piece_tags.insert(patterns.tag);
+            }
+        }
+    }
+
+    /// Judges the last turns by the operator's examples.
+    fn judge_examples(&mut self, scanner: &Scanner) {
+        for (examples, turn) in scanner.examples.iter().zip(&mut self.example_turns) {
+            if examples.matches(&mut self.bag, turn.text()) {
+                self.findings.tags.insert(examples.tag);
             }
         }
     }
