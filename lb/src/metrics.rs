@@ -226,6 +226,8 @@ pub(crate) struct Metrics {
     pub(crate) series: SeriesTable,
     /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
     pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
+    /// Requests by the tags of their prompts.
+    pub(crate) tagged: BTreeMap<Box<str>, u64>,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
@@ -237,6 +239,17 @@ impl Metrics {
         let key = [rule, destination, error].map(Box::from);
         if self.shadowed.len() < SERIES_MAX || self.shadowed.contains_key(&key) {
             *self.shadowed.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Counts the tags of a prompt. Names of tags that are gone stay, within a bound.
+    pub(crate) fn tags(&mut self, tags: &[&str]) {
+        for tag in tags {
+            if let Some(count) = self.tagged.get_mut(*tag) {
+                *count += 1;
+            } else if self.tagged.len() < SERIES_MAX {
+                self.tagged.insert((*tag).into(), 1);
+            }
         }
     }
 
@@ -263,6 +276,9 @@ impl Metrics {
         self.peer_batches_dropped += other.peer_batches_dropped;
         for (key, n) in &other.shadowed {
             *self.shadowed.entry(key.clone()).or_default() += n;
+        }
+        for (tag, n) in &other.tagged {
+            *self.tagged.entry(tag.clone()).or_default() += n;
         }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;

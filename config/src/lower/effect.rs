@@ -49,7 +49,7 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-const TABLE: [Idle; 17] = [
+const TABLE: [Idle; 15] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
@@ -69,9 +69,7 @@ const TABLE: [Idle; 17] = [
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("Examples"),
     classifier("HTTP"),
-    idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {

@@ -601,7 +601,9 @@ fn a_piece_that_comes_again_is_not_read_again_and_holds_what_it_held() {
         for (index, (scope, text)) in history.iter().enumerate() {
             let key = memory.key(&scanner, *scope, 0, text.as_bytes()).expect("long enough");
             let last = (index + 1 == history.len()).then_some(text.as_str());
-            if !scan.recall(memory, key, *scope, last) {
+            if let Some(found) = memory.find(key) {
+                scan.recall(found, *scope, last);
+            } else {
                 scan.begin(Piece { scope: *scope, text });
                 while scan.step() == Progress::More {}
                 scan.remember(memory, key, text.len());

@@ -23,7 +23,7 @@ pub struct PieceKey(u128);
 
 /// What was found in a piece.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Remembered {
+pub struct Remembered {
     pub(super) kinds: KindSet,
     /// Tags of the operator's classifiers.
     pub(super) tags: TagSet,
@@ -64,7 +64,9 @@ impl Memory {
         Some(PieceKey(xxh3_128_with_seed(source, salt)))
     }
 
-    pub(super) fn find(&mut self, key: PieceKey) -> Option<Remembered> {
+    /// What is known of a piece.
+    #[must_use]
+    pub fn find(&mut self, key: PieceKey) -> Option<Remembered> {
         self.uses += 1;
         let uses = self.uses;
         let ways = self.ways(key);

@@ -47,7 +47,7 @@ mod words;
 pub use examples::{Accuracy, leave_one_out};
 pub use findings::{Findings, HITS_MAX, Hit, Verdict};
 pub use kind::{Group, Kind, KindSet, Tier};
-pub use memory::{Memory, PieceKey, REMEMBERED_BYTES_MIN};
+pub use memory::{Memory, PieceKey, REMEMBERED_BYTES_MIN, Remembered};
 pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scratch};
 pub use scanner::Scanner;
 pub use spec::{

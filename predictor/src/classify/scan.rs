@@ -146,16 +146,14 @@ impl<'t> Scan<'_, 't> {
         self.scratch.context.start_piece();
     }
 
-    /// Takes a piece as read if `memory` knows it. `text` is needed when it belongs to the last turn of its scope: that is judged as a
-    /// whole. Says whether it was known; if not, it must be [begun](Scan::begin).
-    pub fn recall(&mut self, memory: &mut Memory, key: PieceKey, scope: Scope, text: Option<&str>) -> bool {
-        let Some(found) = memory.find(key) else { return false };
+    /// Takes a piece as read that a [`Memory`] knows. `text` is needed when it belongs to the last turn of its scope: that is judged as
+    /// a whole.
+    pub fn recall(&mut self, found: Remembered, scope: Scope, text: Option<&str>) {
         self.settle_piece();
         self.bytes += found.bytes as usize;
         self.hear(scope, text);
         self.scratch.findings.add(found.kinds, &found.tags);
         self.pieces += 1;
-        true
     }
 
     /// Keeps what the piece just read to its end holds.
