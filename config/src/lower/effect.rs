@@ -5,7 +5,7 @@
 
 use policy::{Code, Diagnostic};
 
-use super::Checked;
+use super::{Checked, Origin};
 use crate::node::Path;
 
 /// A field without effect, and what comes of it.
@@ -49,6 +49,9 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
+/// Has an effect where there are pods.
+const SELECTOR: &[&str] = &["selector"];
+
 const TABLE: [Idle; 17] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
@@ -68,16 +71,18 @@ const TABLE: [Idle; 17] = [
     never_reached(&["baseURL"], "https:", "https://", "use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
-    idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
+    idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
     classifier("Examples"),
     classifier("HTTP"),
     idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
-pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
-        for row in TABLE.iter().filter(|row| row.kind == kind) {
+        let in_cluster = origin == Origin::Cluster;
+        let rows = TABLE.iter().filter(|row| row.kind == kind && !(in_cluster && row.path == SELECTOR));
+        for row in rows {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
             for key in row.path {

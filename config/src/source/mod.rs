@@ -2,6 +2,8 @@
 
 mod changes;
 pub mod files;
+#[cfg(feature = "kubernetes")]
+pub mod kube;
 
 pub use changes::FileChanges;
 pub use files::{FileWatch, WatchSettings, read_set, watch};
