@@ -329,6 +329,7 @@ mod tests {
             in_flight_max: None,
             timeouts: crate::plan::EndpointTimeouts::default(),
             unusable: None,
+            withheld: None,
         })
     }
 

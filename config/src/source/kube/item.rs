@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use crate::node::{Node, RawDocument};
 use crate::snapshot::ResourceId;
+use crate::source::cluster::PodState;
 
 /// What one watch is about.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,17 +80,6 @@ pub(super) struct Pod {
     /// `None` before it runs and after it has ended.
     pub ip: Option<IpAddr>,
     pub state: PodState,
-}
-
-/// Whether a pod takes new work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PodState {
-    /// It is ready, readiness gates included.
-    Ready,
-    /// It says that it is not.
-    NotReady,
-    /// It is being deleted: it ends its work and takes no more.
-    Terminating,
 }
 
 /// What a Secret holds.

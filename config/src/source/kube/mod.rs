@@ -9,8 +9,6 @@
 //! in. A resource that is not served or not allowed is waited for, and told of.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crds::Kind;
@@ -23,6 +21,7 @@ use tokio::sync::{mpsc, watch as latest};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
+use super::cluster::{ClusterNews, Contact, Feedback, PodEndpoint, Pods, Settings};
 use crate::limits::{NAMESPACES_MAX, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
 use crate::secret::Lookup;
 use crate::snapshot::{ResourceId, Snapshot};
@@ -35,7 +34,6 @@ mod status;
 mod watch;
 mod writer;
 
-pub use item::PodState;
 use item::{Item, Key, Pod, PodSelector, SecretData, Subject};
 use lease::Role;
 use set::{Objects, Settled, Verdict};
@@ -52,111 +50,25 @@ const WRITES_MAX: usize = crate::limits::STATUS_WRITES_MAX * 2;
 /// How often it is looked whether there is something to write.
 const WRITE_EVERY: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// Which server, and what of it.
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// A kubeconfig file; `None`: the usual places, else the pod's service account.
-    pub kubeconfig: Option<PathBuf>,
-    /// Namespaces that are watched; empty: all.
-    pub namespaces: Vec<String>,
-    /// This process among the others: the pod's name.
-    pub identity: String,
-    /// Where the lease is; `None`: the namespace of the service account or of the kubeconfig's context.
-    pub lease_namespace: Option<String>,
-}
-
-/// One pod of a worker set, as an endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodEndpoint {
-    /// The pod's name.
-    pub name: String,
-    /// Another pod of the same name and address has another.
-    pub uid: String,
-    /// Where it listens, on the worker set's port.
-    pub ip: IpAddr,
-    /// Whether it takes new work.
-    pub state: PodState,
-}
-
-/// The pods of each worker set that selects any.
-pub type Pods = BTreeMap<ResourceId, Vec<PodEndpoint>>;
-
-/// Whether the API server answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Contact {
-    /// It does.
-    With,
-    /// It does not; what was in force stays.
-    Without {
-        /// Since when.
-        since: SystemTime,
-        /// What was tried, and what came of it.
-        why: String,
-    },
-}
-
-/// What a cluster has to tell.
-#[derive(Debug)]
-pub enum ClusterNews {
-    /// To be put in force.
-    Snapshot(Box<Snapshot>),
-    /// The pods behind selectors, all of them.
-    Pods(Pods),
-    /// A set that was refused as a whole; what was in force stays.
-    Refused(Vec<Diagnostic>),
-    /// The API server went away or came back.
-    Contact(Contact),
-    /// Something to know that changes nothing.
-    Note(String),
-}
-
-/// Endpoints of a worker set, or a provider as one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Those that take requests.
-    pub ready: u32,
-    /// All of them.
-    pub all: u32,
-}
-
-/// What the gateway tells back, for statuses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Feedback {
-    /// The generation of the snapshot in force.
-    pub generation: u64,
-    /// By worker set.
-    pub worker_sets: BTreeMap<ResourceId, Counts>,
-    /// By provider.
-    pub providers: BTreeMap<ResourceId, Counts>,
-}
-
 /// A followed cluster. Dropping it ends everything that follows it.
 #[derive(Debug)]
 pub struct Cluster {
     news: mpsc::Receiver<ClusterNews>,
-    feedback: latest::Sender<Feedback>,
     task: JoinHandle<()>,
 }
 
 impl Cluster {
-    /// Begins to follow. To be called on a tokio runtime with time and network enabled.
+    /// Begins to follow. To be called on a tokio runtime with time and network enabled. Statuses say what `feedback` does.
     #[must_use]
-    pub fn follow(settings: Settings) -> Self {
+    pub fn follow(settings: Settings, feedback: latest::Receiver<Feedback>) -> Self {
         let (sender, news) = mpsc::channel(NEWS_MAX);
-        let (feedback, told) = latest::channel(Feedback::default());
-        let task = tokio::spawn(run(settings, sender, told));
-        Self { news, feedback, task }
+        let task = tokio::spawn(run(settings, sender, feedback));
+        Self { news, task }
     }
 
     /// The next news; `None` when it has ended.
     pub async fn next(&mut self) -> Option<ClusterNews> {
         self.news.recv().await
-    }
-
-    /// Where the gateway tells back what became of the snapshot.
-    #[must_use]
-    pub fn feedback(&self) -> latest::Sender<Feedback> {
-        self.feedback.clone()
     }
 }
 
@@ -232,7 +144,8 @@ struct Follower {
     /// Resources that were listed, and those that failed since without being reached again.
     listed: BTreeSet<Subject>,
     failing: BTreeMap<Subject, Failure>,
-    contact: Contact,
+    /// What was last told; `None` before anything was.
+    contact: Option<Contact>,
     objects: Objects,
     good: Objects,
     verdicts: BTreeMap<Key, Verdict>,
@@ -287,7 +200,7 @@ impl Follower {
             tasks: BTreeMap::new(),
             listed: BTreeSet::new(),
             failing: BTreeMap::new(),
-            contact: Contact::With,
+            contact: None,
             objects: Objects::new(),
             good: Objects::new(),
             verdicts: BTreeMap::new(),
@@ -486,11 +399,11 @@ impl Follower {
             (Subject::Objects { .. } | Subject::Pods(_) | Subject::Secret(_), _) => None,
         });
         let contact = match (lost, &self.contact) {
-            (None, Contact::With) | (Some(_), Contact::Without { .. }) => return true,
-            (None, Contact::Without { .. }) => Contact::With,
-            (Some(why), Contact::With) => Contact::Without { since: SystemTime::now(), why },
+            (None, Some(Contact::With)) | (Some(_), Some(Contact::Without { .. })) => return true,
+            (None, Some(Contact::Without { .. }) | None) => Contact::With,
+            (Some(why), Some(Contact::With) | None) => Contact::Without { since: SystemTime::now(), why },
         };
-        self.contact = contact.clone();
+        self.contact = Some(contact.clone());
         self.sender.send(ClusterNews::Contact(contact)).await.is_ok()
     }
 
@@ -568,7 +481,7 @@ impl Follower {
                 let id = ResourceId { namespace: namespace.to_owned(), name: name.to_owned() };
                 secrets.get(&id).and_then(|secret| secret.values.get(key).cloned())
             };
-            set::settle(&objects, &good, &Lookup::Process { secret_refs: &find })
+            set::settle(&objects, &good, &Lookup::Cluster { secret_refs: &find })
         });
         match judged.await {
             Ok(Ok(settled)) => {

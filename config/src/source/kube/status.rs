@@ -6,11 +6,11 @@ use crds::Kind;
 use crds::status::{Condition, Status};
 use policy::{Code, Diagnostic};
 
-use super::Counts;
 use super::item::Key;
 use super::set::{InForce, Verdict};
 use crate::limits::STATUS_MESSAGE_BYTES_MAX;
 use crate::snapshot::{DestinationKind, ResourceId, Snapshot};
+use crate::source::cluster::Counts;
 
 /// Whether the snapshot that the verdicts are about has been taken over by the data threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,8 +172,6 @@ mod tests {
     }
 
     fn conditions(status: &Status) -> Vec<(&str, &str, &str)> {
-        let told = |c: &'_ Condition| (c.condition.clone(), c.status.clone(), c.reason.clone());
-        let _ = told;
         status.conditions.iter().map(|c| (c.condition.as_str(), c.status.as_str(), c.reason.as_str())).collect()
     }
 
