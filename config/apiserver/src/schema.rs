@@ -104,7 +104,8 @@ pub(crate) fn validate(schema: &Value, object: &Value, old: Option<&Value>) -> V
     causes
 }
 
-fn pointer(path: &str) -> String {
+/// A path of a finding as a JSON pointer.
+pub(crate) fn pointer(path: &str) -> String {
     let steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
     steps.fold(String::new(), |pointer, step| pointer + "/" + step)
 }

@@ -167,12 +167,17 @@ impl ApiServer {
         })
     }
 
-    /// Puts an object in place that no schema has seen: what an older definition let in.
+    /// Puts an object in place that no schema has judged: what an older definition let in. What the schema does not know is
+    /// pruned all the same, as a real server does with what it reads from its storage.
     ///
     /// # Errors
     /// When it is there already, or its kind is not served.
     pub fn store_unseen(&self, object: &Value) -> Result<Value, String> {
-        self.change(object, |state, resource, key, object| {
+        self.change(object, |state, resource, key, mut object| {
+            if let Some(schema) = &resource.schema {
+                crate::schema::prune(schema, &mut object);
+                crate::schema::fill_in(schema, &mut object);
+            }
             state.store.create(resource, &key, object, &crate::time::now(), Effect::Kept)
         })
     }

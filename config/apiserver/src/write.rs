@@ -216,7 +216,18 @@ fn admit(
         FieldValidation::Strict | FieldValidation::Ignore => {}
     }
     schema::fill_in(schema, object);
-    let causes = schema::validate(schema, object, old);
+    let mut causes = schema::validate(schema, object, old);
+    if let Some(old) = old {
+        // What was wrong before and has not been touched is let be (CRD validation ratcheting, in servers since 1.30).
+        causes.retain(|cause| {
+            let path = match cause.reason {
+                "FieldValueRequired" => cause.field.rsplit_once('.').map_or("", |(parent, _)| parent),
+                _ => cause.field.as_str(),
+            };
+            let place = schema::pointer(path);
+            object.pointer(&place) != old.pointer(&place)
+        });
+    }
     if causes.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, name, &causes)) }
 }
 

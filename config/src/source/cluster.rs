@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use policy::Diagnostic;
 
+use crate::limits::WATCH_LASTS;
 use crate::snapshot::{ResourceId, Snapshot};
 
 /// Which API server, and what of it.
@@ -20,6 +21,17 @@ pub struct Settings {
     pub identity: String,
     /// Where the lease is; `None`: the namespace of the service account or of the kubeconfig's context.
     pub lease_namespace: Option<String>,
+    /// How long one watch lasts, and so about how long a change may go unseen over a connection whose other side is gone.
+    pub watch_lasts: Duration,
+}
+
+impl Settings {
+    /// All namespaces of the cluster found in the usual places.
+    #[must_use]
+    pub fn new(identity: String) -> Self {
+        let watch_lasts = WATCH_LASTS;
+        Self { kubeconfig: None, namespaces: Vec::new(), identity, lease_namespace: None, watch_lasts }
+    }
 }
 
 /// Whether a pod takes new work.

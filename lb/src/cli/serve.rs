@@ -156,11 +156,12 @@ fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>) -> Source {
     use std::hash::{BuildHasher, RandomState};
     let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let name = said("POD_NAME").or_else(|| said("HOSTNAME")).unwrap_or_else(|| "kinference".to_owned());
+    let identity = format!("{name}_{:08x}", RandomState::new().hash_one(0_u8) >> 32);
     Source::Cluster(config::source::cluster::Settings {
         kubeconfig,
         namespaces,
-        identity: format!("{name}_{:08x}", RandomState::new().hash_one(0_u8) >> 32),
         lease_namespace: said("POD_NAMESPACE"),
+        ..config::source::cluster::Settings::new(identity)
     })
 }
 

@@ -372,8 +372,11 @@ impl Follower {
     async fn failed(&mut self, subject: Subject, failure: Failure) -> bool {
         let known = self.failing.get(&subject) == Some(&failure);
         let note = match (&failure, known) {
-            (Failure::Absent | Failure::Refused(_), false) => Some(format!("{subject}: {failure}")),
-            (Failure::Absent | Failure::Refused(_), true) | (Failure::Expired | Failure::Away(_), _) => None,
+            (Failure::Absent | Failure::Refused(_) | Failure::Invalid(_), false) => {
+                Some(format!("{subject}: {failure}"))
+            }
+            (Failure::Absent | Failure::Refused(_) | Failure::Invalid(_), true) => None,
+            (Failure::Expired | Failure::Away(_), _) => None,
         };
         // A Secret or pods that may not be read hold nothing up: their destinations are not ready.
         let waited_for = matches!(subject, Subject::Secret(_) | Subject::Pods(_)) && !self.listed.contains(&subject);
@@ -411,7 +414,7 @@ impl Follower {
         if self.tasks.contains_key(&subject) {
             return;
         }
-        let told = self.told.0.clone();
+        let (told, lasts) = (self.told.0.clone(), self.settings.watch_lasts);
         let task = match &subject {
             Subject::Objects { kind, namespace } => {
                 let resource = writer::resource(*kind);
@@ -420,21 +423,23 @@ impl Follower {
                     namespace => Api::namespaced_with(self.client.clone(), namespace, &resource),
                 };
                 let (labels, fields, read) = (None, None, item::object as fn(&_, _) -> _);
-                let follow = Follow::<DynamicObject> { subject: subject.clone(), api, labels, fields, read, told };
+                let follow =
+                    Follow::<DynamicObject> { subject: subject.clone(), api, labels, fields, read, lasts, told };
                 tokio::spawn(follow.run())
             }
             Subject::Pods(selector) => {
                 let api = Api::namespaced(self.client.clone(), &selector.namespace);
                 let labels: Vec<String> = selector.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 let (labels, fields, read) = (Some(labels.join(",")), None, item::pod as fn(&_, _) -> _);
-                let follow = Follow::<core::Pod> { subject: subject.clone(), api, labels, fields, read, told };
+                let follow = Follow::<core::Pod> { subject: subject.clone(), api, labels, fields, read, lasts, told };
                 tokio::spawn(follow.run())
             }
             Subject::Secret(id) => {
                 let api = Api::namespaced(self.client.clone(), &id.namespace);
                 let fields = Some(format!("metadata.name={}", id.name));
                 let (labels, read) = (None, item::secret as fn(&_, _) -> _);
-                let follow = Follow::<core::Secret> { subject: subject.clone(), api, labels, fields, read, told };
+                let follow =
+                    Follow::<core::Secret> { subject: subject.clone(), api, labels, fields, read, lasts, told };
                 tokio::spawn(follow.run())
             }
         };
@@ -574,7 +579,7 @@ impl Follower {
         self.writing = self.writing.saturating_sub(1);
         self.desk.wrote(written, Instant::now());
         match (&written.write, &written.result) {
-            (Write::Status { key, .. }, Err(failure @ Failure::Refused(_))) => {
+            (Write::Status { key, .. }, Err(failure @ (Failure::Refused(_) | Failure::Invalid(_)))) => {
                 self.note(format!("the status of {} {} cannot be written: {failure}", key.kind, key.id)).await
             }
             (Write::Status { .. } | Write::Event { .. }, _) => true,

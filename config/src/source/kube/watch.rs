@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::backoff::Backoff;
 use super::item::{Item, Subject};
-use crate::limits::{LIST_PAGE_ITEMS, LIST_WITHIN, WATCH_LASTS, WATCH_MARGIN};
+use crate::limits::{LIST_PAGE_ITEMS, LIST_WITHIN, WATCH_MARGIN};
 
 /// Failures in a row after which a watch begins with a new list, in case its version is what is wrong.
 const FAILURES_MAX: u32 = 6;
@@ -32,6 +32,8 @@ pub(super) enum Failure {
     Absent,
     /// Not allowed: 401 or 403, and what was said.
     Refused(String),
+    /// Not understood or not possible: 400, 413 or 422, and what was said.
+    Invalid(String),
     /// No answer, or none that helps.
     Away(String),
 }
@@ -41,7 +43,7 @@ impl fmt::Display for Failure {
         match self {
             Failure::Expired => f.write_str("the version is too old"),
             Failure::Absent => f.write_str("the resource is not served; are the CustomResourceDefinitions installed?"),
-            Failure::Refused(why) | Failure::Away(why) => f.write_str(why),
+            Failure::Refused(why) | Failure::Invalid(why) | Failure::Away(why) => f.write_str(why),
         }
     }
 }
@@ -54,6 +56,7 @@ impl From<&kube::Error> for Failure {
                 410 => Failure::Expired,
                 404 => Failure::Absent,
                 401 | 403 => Failure::Refused(said),
+                400 | 413 | 422 => Failure::Invalid(said),
                 code => Failure::Away(format!("status {code}: {said}")),
             };
         }
@@ -106,6 +109,8 @@ pub(super) struct Follow<K> {
     pub labels: Option<String>,
     pub fields: Option<String>,
     pub read: fn(&Subject, DeserializeGuard<K>) -> Option<Item>,
+    /// How long one watch lasts.
+    pub lasts: Duration,
     pub told: mpsc::Sender<Told>,
 }
 
@@ -201,7 +206,7 @@ where
     }
 
     async fn watch_once(&self, version: &mut String) -> End {
-        let lasts = jittered(WATCH_LASTS);
+        let lasts = jittered(self.lasts);
         let parameters = WatchParams {
             label_selector: self.labels.clone(),
             field_selector: self.fields.clone(),
@@ -210,7 +215,7 @@ where
             send_initial_events: false,
         };
         // A connection whose other side is gone says nothing, also not at the end.
-        let latest = Instant::now() + lasts + WATCH_MARGIN;
+        let latest = Instant::now() + lasts + WATCH_MARGIN.min(self.lasts);
         let mut events = match timeout_at(latest, self.api.watch(&parameters, version)).await {
             Ok(Ok(events)) => Box::pin(events),
             Ok(Err(error)) => return End::Failed(Failure::from(&error)),

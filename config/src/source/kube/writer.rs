@@ -60,6 +60,8 @@ pub(super) struct Desk {
     /// Events that were told, by a hash of what they say.
     told: HashSet<u64>,
     paused_until: Option<Instant>,
+    /// Objects whose status the server does not take as they are, by uid: an old server judges the whole object anew.
+    unwritable: HashMap<String, i64>,
     /// Writes of statuses so far.
     pub writes: u64,
 }
@@ -85,6 +87,10 @@ impl Desk {
             if due.len() >= STATUS_WRITES_MAX {
                 break;
             }
+            due.extend(self.events(key, object, verdict));
+            if self.unwritable.get(&object.uid) == Some(&object.generation) {
+                continue;
+            }
             let last = self.last.get(&object.uid);
             let had = last.map_or(&object.status, |last| &last.wanted);
             let status = wanted(key, verdict, facts.tally, facts.taken, had, &time);
@@ -95,9 +101,10 @@ impl Desk {
             if status != *had && (news || rested) || theirs {
                 due.push(Write::Status { key: key.clone(), uid: object.uid.clone(), status: Box::new(status) });
             }
-            due.extend(self.events(key, object, verdict));
         }
-        self.last.retain(|uid, _| facts.objects.values().any(|object| object.uid == *uid));
+        let uids: HashSet<&str> = facts.objects.values().map(|object| object.uid.as_str()).collect();
+        self.last.retain(|uid, _| uids.contains(uid.as_str()));
+        self.unwritable.retain(|uid, _| uids.contains(uid.as_str()));
         due
     }
 
@@ -133,10 +140,13 @@ impl Desk {
             }
             // It is gone, or another version is on its way here.
             (Write::Status { .. } | Write::Event { .. }, Ok(_) | Err(Failure::Absent | Failure::Expired)) => {}
+            (Write::Status { uid, status, .. }, Err(Failure::Invalid(_))) => {
+                self.unwritable.insert(uid.clone(), status.observed_generation.unwrap_or(0));
+            }
             (Write::Status { .. }, Err(Failure::Refused(_) | Failure::Away(_))) => {
                 self.paused_until = Some(now + PAUSE);
             }
-            (Write::Event { .. }, Err(Failure::Refused(_) | Failure::Away(_))) => {}
+            (Write::Event { .. }, Err(Failure::Refused(_) | Failure::Invalid(_) | Failure::Away(_))) => {}
         }
     }
 }
@@ -300,6 +310,21 @@ mod tests {
         let events = |due: &[Write]| due.iter().filter(|write| matches!(write, Write::Event { .. })).count();
         assert_eq!(events(&desk.due(&facts(&set, &tally, Taken::Over), Instant::now())), 1);
         assert_eq!(events(&desk.due(&facts(&set, &tally, Taken::Over), Instant::now())), 0);
+    }
+
+    #[tokio::test]
+    async fn a_status_that_is_not_taken_waits_for_another_version_of_its_object() {
+        let mut set = one(verdict(Vec::new()));
+        let (mut desk, tally) = (Desk::default(), Tally::default());
+        let now = Instant::now();
+        let write = desk.due(&facts(&set, &tally, Taken::Over), now).remove(0);
+        desk.wrote(&Written { write, result: Err(Failure::Invalid("no".into())) }, now);
+        assert!(desk.due(&facts(&set, &tally, Taken::Over), now + PAUSE).is_empty());
+        for object in set.0.values_mut() {
+            *object = Arc::new(Object { generation: 2, ..(**object).clone() });
+        }
+        set.1.values_mut().for_each(|verdict| verdict.generation = 2);
+        assert_eq!(desk.due(&facts(&set, &tally, Taken::Over), now + PAUSE).len(), 1);
     }
 
     #[tokio::test]
