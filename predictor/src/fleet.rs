@@ -71,12 +71,26 @@ struct Endpoint {
     scale: Scale,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
+    /// Tokens in a block of its cache, once it has said so.
+    block_tokens: Option<u32>,
+    /// What its prompts are recorded in.
+    recorded: Recorded,
     scraped: Scraped,
     queue: Window,
     /// Part of the overlap estimates that turned out true, 0 to 1.
     trust: f64,
     /// Mean uncached tokens of a request sent there.
     new_tokens_mean: f64,
+}
+
+/// What the prompts sent to an endpoint are recorded in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Blocks of bytes.
+    Bytes,
+    /// The engine's own blocks, from the first such prompt on: one in between that is known by its bytes only must not make
+    /// what is remembered as small as blocks of bytes would have it.
+    EngineBlocks,
 }
 
 /// Beliefs about all endpoints, and the events that change them.
@@ -106,6 +120,8 @@ const NEW_TOKENS_STEP: f64 = 0.05;
 const BLOCK_BYTES_STEP: f64 = 0.01;
 /// Uncached tokens of a stranger's request before any was seen.
 const NEW_TOKENS_PRIOR: f64 = 512.0;
+/// Tokens in a block of an engine's cache until it says: vLLM's default on GPUs.
+pub const BLOCK_TOKENS_DEFAULT: u32 = 16;
 /// Tokens an endpoint is taken to cache until it says.
 const KV_CAPACITY_TOKENS_DEFAULT: u64 = 500_000;
 /// At most this part of the first waiting request is taken as done while its first token is not seen.
@@ -156,6 +172,8 @@ impl Fleet {
             scale: Scale::default(),
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
+            block_tokens: None,
+            recorded: Recorded::Bytes,
             scraped: Scraped::Never,
             queue: Window::default(),
             trust: 1.0,
@@ -197,6 +215,7 @@ impl Fleet {
         known.scraped = Scraped::fresh(now_us, scrape, &sums);
         if let (Some(blocks), Some(tokens)) = (scrape.num_gpu_blocks, scrape.block_size_tokens) {
             let capacity_tokens = blocks.saturating_mul(u64::from(tokens));
+            known.block_tokens = Some(tokens).filter(|&tokens| tokens > 0);
             if capacity_tokens > 0 && known.kv_capacity_tokens != Some(capacity_tokens) {
                 known.kv_capacity_tokens = Some(capacity_tokens);
                 self.resize_index(endpoint);
@@ -235,7 +254,7 @@ impl Fleet {
                 Some(known) => {
                     // The index tells nothing about endpoints that cache nothing.
                     let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                    f64::from(chain.prefix_bytes(depth)) * tokens_per_byte * known.trust
+                    f64::from(chain.reusable_bytes(depth)) * tokens_per_byte * known.trust
                 }
             };
             plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));
@@ -267,7 +286,8 @@ impl Fleet {
             features,
             model_us,
             predicted,
-            prompt_bytes: decided.chain.bytes(),
+            // Token ids say nothing about the length of a token in text.
+            prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
             answer: decided.answer,
             attempt: decided.attempt,
         };
@@ -275,7 +295,7 @@ impl Fleet {
         match opening {
             Opening::Counted => {
                 self.index.insert(decided.chain, endpoint);
-                self.weigh_blocks(decided.chain);
+                self.weigh_blocks(decided.chain, endpoint);
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.new_tokens_mean += (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
                 }
@@ -365,6 +385,12 @@ impl Fleet {
         self.uncounted
     }
 
+    /// Tokens in a block of the endpoint's cache; unknown until it has said so.
+    #[must_use]
+    pub fn block_tokens(&self, endpoint: u32) -> Option<u32> {
+        self.endpoint(endpoint)?.block_tokens
+    }
+
     /// The prefix index, to correct it from an engine's own events.
     pub fn index_mut(&mut self) -> &mut Index {
         &mut self.index
@@ -441,9 +467,19 @@ impl Fleet {
         }
     }
 
-    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth.
-    fn weigh_blocks(&mut self, chain: &Chain) {
+    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth. An engine's own blocks are as many
+    /// as its cache has.
+    fn weigh_blocks(&mut self, chain: &Chain, endpoint: u32) {
         if chain.blocks().is_empty() {
+            return;
+        }
+        if chain.has_engine_blocks() {
+            if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize)
+                && known.recorded == Recorded::Bytes
+            {
+                known.recorded = Recorded::EngineBlocks;
+                self.resize_index(endpoint);
+            }
             return;
         }
         let bytes = f64::from(chain.bytes()) / chain.blocks().len() as f64;
@@ -460,9 +496,12 @@ impl Fleet {
         };
         let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
-        let blocks = match known.backend {
-            Backend::Engine => (bytes / self.block_bytes_sized) as u32,
-            Backend::Provider => 0,
+        let blocks = match (known.backend, known.recorded) {
+            (Backend::Engine, Recorded::Bytes) => (bytes / self.block_bytes_sized) as u32,
+            (Backend::Engine, Recorded::EngineBlocks) => {
+                (tokens / f64::from(known.block_tokens.unwrap_or(BLOCK_TOKENS_DEFAULT))) as u32
+            }
+            (Backend::Provider, _) => 0,
         };
         self.index.resize_endpoint(endpoint, blocks);
     }

@@ -3,6 +3,7 @@
 //! What vLLM refuses may come out as anything here: such a request gets no answer that could be cached.
 
 use minijinja::value::Value;
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::Unfit;
 use crate::json::Json;
@@ -15,14 +16,25 @@ const CONTINUED: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// A line that a client's tool puts before its system prompt, new with every request; vLLM drops it.
 const BILLING: &str = "x-anthropic-billing-header";
 
-/// Whether a chat has items that are not text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Media {
-    None,
-    Some,
+/// The items of a chat that are not text.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Media {
+    /// How many there are.
+    pub(crate) items: u32,
+    /// A hash of all of them, in order.
+    pub(crate) digest: u64,
 }
 
-/// The text of the prompt, and whether placeholders of media stand in it.
+impl Media {
+    fn add(&mut self, item: &Json) {
+        let mut hash = Xxh3::with_seed(self.digest);
+        item.hash_into(&mut hash);
+        self.digest = hash.digest();
+        self.items = self.items.saturating_add(1);
+    }
+}
+
+/// The text of the prompt, and the media whose placeholders stand in it.
 pub(crate) fn render(
     template: &Template,
     tokens: &[(String, String)],
@@ -36,7 +48,7 @@ pub(crate) fn render(
     if written.is_empty() || written.len() > MESSAGES_MAX {
         return Err(Unfit::NotAChat);
     }
-    let mut media = Media::None;
+    let mut media = Media::default();
     let mut messages =
         written.iter().map(|m| message(m, template, &mut media)).collect::<Result<Vec<Message>, Unfit>>()?;
     if template.developer() == Developer::Unknown && messages.iter().any(|m| m.role == "developer") {
@@ -262,7 +274,7 @@ fn part(written: &Json, members: &[(String, Json)], media: &mut Media) -> Result
                 "video_url" | "video_embeds" => "video",
                 _ => return Err(Unfit::NotAChat),
             };
-            *media = Media::Some;
+            media.add(written);
             return Ok(Some(std::iter::once(own("type", modality)).chain(extra).collect()));
         }
     };

@@ -7,6 +7,7 @@ use std::fmt;
 use crate::python;
 use minijinja::value::{Value, ValueKind};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use xxhash_rust::xxh3::Xxh3;
 
 /// A JSON value. Integers beyond 64 bits become floats, which Python keeps whole: no tool schema has them.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,6 +74,33 @@ impl Json {
     /// `true`; anything else is not.
     pub(crate) fn is_true(&self) -> bool {
         *self == Json::Bool(true)
+    }
+
+    /// Adds everything in it to a hash, told apart by kind and length.
+    pub(crate) fn hash_into(&self, hash: &mut Xxh3) {
+        let mut text = |kind: u8, bytes: &[u8]| {
+            hash.update(&[kind]);
+            hash.update(&(bytes.len() as u64).to_le_bytes());
+            hash.update(bytes);
+        };
+        match self {
+            Json::Null => text(0, b""),
+            Json::Bool(is) => text(1, &[u8::from(*is)]),
+            Json::Int(int) => text(2, &int.to_le_bytes()),
+            Json::Float(float) => text(3, &float.to_le_bytes()),
+            Json::Text(said) => text(4, said.as_bytes()),
+            Json::List(list) => {
+                text(5, &(list.len() as u64).to_le_bytes());
+                list.iter().for_each(|element| element.hash_into(hash));
+            }
+            Json::Map(members) => {
+                text(6, &(members.len() as u64).to_le_bytes());
+                for (key, value) in members {
+                    Json::Text(key.clone()).hash_into(hash);
+                    value.hash_into(hash);
+                }
+            }
+        }
     }
 
     /// As templates see it.

@@ -109,8 +109,19 @@ impl Unfit {
 pub struct Tokens {
     /// Their ids.
     pub ids: Vec<u32>,
-    /// Place of the first placeholder of an image, a sound or a video. The engine puts as many tokens there as the item takes.
-    pub first_media: Option<usize>,
+    /// Images, sounds and videos, where there are some. The engine puts as many tokens in the place of each as it takes.
+    pub media: Option<Placeholders>,
+}
+
+/// What is not text in a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placeholders {
+    /// Place of the first one among the ids.
+    pub first: usize,
+    /// How many there are.
+    pub items: u32,
+    /// A hash of what they stand for.
+    pub digest: u64,
 }
 
 /// A model's tokenizer and chat template.
@@ -198,11 +209,14 @@ impl Tokenizer {
             false => self.encoder.encode(&text),
         }
         .ok_or(Unfit::NoTokens)?;
-        let first_media = match media {
-            Media::None => None,
-            Media::Some => Some(ids.iter().position(|id| self.placeholders.contains(id)).ok_or(Unfit::Media)?),
+        let media = match media.items {
+            0 => None,
+            items => {
+                let first = ids.iter().position(|id| self.placeholders.contains(id)).ok_or(Unfit::Media)?;
+                Some(Placeholders { first, items, digest: media.digest })
+            }
         };
-        Ok(Tokens { ids, first_media })
+        Ok(Tokens { ids, media })
     }
 
     /// The text that a chat request becomes before it is cut into tokens.
@@ -241,7 +255,7 @@ impl Tokenizer {
                 return Err(Unfit::NotOnePrompt);
             }
         };
-        Ok(Tokens { ids, first_media: None })
+        Ok(Tokens { ids, media: None })
     }
 
     fn text(&self, text: &str, framed: bool) -> Result<Vec<u32>, Unfit> {

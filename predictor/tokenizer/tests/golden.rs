@@ -107,14 +107,18 @@ fn what_vllm_refuses_is_refused_or_has_no_place_for_its_images() {
 #[test]
 fn the_first_image_has_its_place() {
     let tokenizer = tokenizer("vision");
-    let image = r#"{"type":"image_url","image_url":{"url":"data:,"}}"#;
-    let body = format!(r#"{{"messages":[{{"role":"user","content":[{{"type":"text","text":"Look:"}},{image}]}}]}}"#);
-    let tokens = tokenizer.chat(body.as_bytes(), 0).unwrap();
+    let body = |url: &str| {
+        let image = format!(r#"{{"type":"image_url","image_url":{{"url":"data:,{url}"}}}}"#);
+        format!(r#"{{"messages":[{{"role":"user","content":[{{"type":"text","text":"Look:"}},{image}]}}]}}"#)
+    };
+    let tokens = |url: &str| tokenizer.chat(body(url).as_bytes(), 0).unwrap();
     let text = r#"{"messages":[{"role":"user","content":"Look:"}],"add_generation_prompt":false}"#;
     let before = tokenizer.chat(text.as_bytes(), 0).unwrap();
     // What ends the message comes after.
-    let place = tokens.first_media.unwrap();
-    assert_eq!(tokens.ids[..place], before.ids[..place]);
-    assert_ne!(tokens.ids[place], before.ids[place]);
-    assert_eq!(before.first_media, None);
+    let with = tokens("a");
+    let media = with.media.unwrap();
+    assert_eq!((with.ids[..media.first].to_vec(), media.items), (before.ids[..media.first].to_vec(), 1));
+    assert_ne!(with.ids[media.first], before.ids[media.first]);
+    assert_eq!((before.media, tokens("a")), (None, with));
+    assert_ne!(tokens("b").media.unwrap().digest, media.digest);
 }
