@@ -17,10 +17,12 @@ use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Sc
 use crate::window::Window;
 
 mod belief;
+mod ends;
 mod event;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
+use ends::{End, Ends};
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
 
 /// What of one prompt is cached where. Reused from request to request.
@@ -59,6 +61,8 @@ struct Note {
     model_us: u64,
     predicted: Prediction,
     prompt_bytes: u32,
+    /// Last block of the prompt.
+    prompt_end: Option<u64>,
     answer: Answer,
     attempt: Attempt,
 }
@@ -71,8 +75,8 @@ struct Endpoint {
     scale: Scale,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
-    /// Tokens in a block of its cache, once it has said so.
-    block_tokens: Option<u32>,
+    /// Tokens of the engine's blocks: it finds whole ones only. 1 until it has said so.
+    block_tokens: u32,
     /// What its prompts are recorded in.
     recorded: Recorded,
     scraped: Scraped,
@@ -108,6 +112,7 @@ pub struct Fleet {
     models: Vec<(Box<str>, BytesPerToken)>,
     book: Book<Note>,
     index: Index,
+    ends: Ends,
     uncounted: u64,
 }
 
@@ -150,6 +155,7 @@ impl Fleet {
                 bytes_max: limits.index_bytes_max,
                 seed: limits.seed,
             }),
+            ends: Ends::new(limits.seed),
             uncounted: 0,
         }
     }
@@ -172,7 +178,7 @@ impl Fleet {
             scale: Scale::default(),
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
-            block_tokens: None,
+            block_tokens: 1,
             recorded: Recorded::Bytes,
             scraped: Scraped::Never,
             queue: Window::default(),
@@ -188,6 +194,7 @@ impl Fleet {
         if self.endpoints.get_mut(endpoint as usize).and_then(Option::take).is_some() {
             self.book.close_all(now_us, endpoint);
             self.index.remove_endpoint(endpoint);
+            self.ends.forget(endpoint);
             self.index.resize_endpoint(endpoint, 0);
         }
     }
@@ -199,6 +206,7 @@ impl Fleet {
             known.queue = Window::default();
             known.trust = 1.0;
             self.index.remove_endpoint(endpoint);
+            self.ends.forget(endpoint);
             self.feed_queue(now_us, endpoint);
         }
     }
@@ -213,9 +221,9 @@ impl Fleet {
             return;
         };
         known.scraped = Scraped::fresh(now_us, scrape, &sums);
+        known.block_tokens = scrape.block_size_tokens.unwrap_or(known.block_tokens).max(1);
         if let (Some(blocks), Some(tokens)) = (scrape.num_gpu_blocks, scrape.block_size_tokens) {
             let capacity_tokens = blocks.saturating_mul(u64::from(tokens));
-            known.block_tokens = Some(tokens).filter(|&tokens| tokens > 0);
             if capacity_tokens > 0 && known.kv_capacity_tokens != Some(capacity_tokens) {
                 known.kv_capacity_tokens = Some(capacity_tokens);
                 self.resize_index(endpoint);
@@ -241,27 +249,43 @@ impl Fleet {
         }
     }
 
-    /// Finds what of the prompt is cached where and brings every endpoint up to `now_us`: once per request.
+    /// Finds what of the prompt is cached where and brings every endpoint up to `now_us`: once per request. `prompt_tokens`
+    /// is a guess from bytes; where the prompt goes on from one whose length an engine told, the plan knows better.
     pub fn plan(&mut self, plan: &mut Plan, chain: &Chain, prompt_tokens: u32, now_us: u64) {
         self.index.overlap(chain, &mut plan.depths);
         plan.now_us = now_us;
-        plan.prompt_tokens = prompt_tokens.max(1);
         plan.overlaps.clear();
-        let tokens_per_byte = f64::from(plan.prompt_tokens) / f64::from(chain.bytes().max(1));
+        let tokens_per_byte = f64::from(prompt_tokens.max(1)) / f64::from(chain.bytes().max(1));
+        let (mut known_tokens, mut known_bytes) = (0, 0);
         for endpoint in 0..self.slots_used {
-            let tokens = match &self.endpoints[endpoint as usize] {
-                None => 0.0,
-                Some(known) => {
-                    // The index tells nothing about endpoints that cache nothing.
-                    let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                    f64::from(chain.reusable_bytes(depth)) * tokens_per_byte * known.trust
-                }
-            };
-            plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));
-            if self.endpoints[endpoint as usize].is_some() {
+            let mut tokens = 0;
+            if let Some(known) = &self.endpoints[endpoint as usize] {
+                // The index tells nothing about endpoints that cache nothing.
+                let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
+                let bytes = chain.reusable_bytes(depth);
+                let last = (depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
+                let recorded = match last.and_then(|last| self.ends.at(*last, endpoint)) {
+                    Some(end) => {
+                        if bytes > known_bytes {
+                            (known_tokens, known_bytes) = (end.prompt_tokens, bytes);
+                        }
+                        known.whole_blocks(end)
+                    }
+                    None => f64::from(bytes) * tokens_per_byte,
+                };
+                tokens = (recorded * known.trust) as u32;
                 self.presume(now_us, endpoint);
             }
+            plan.overlaps.push(tokens);
         }
+        let guessed_tokens = f64::from(chain.bytes().saturating_sub(known_bytes)) * tokens_per_byte;
+        plan.prompt_tokens = match known_tokens {
+            // Also a prompt without a chain has tokens.
+            0 => prompt_tokens.max(1),
+            known_tokens => known_tokens.saturating_add(guessed_tokens as u32).max(1),
+        };
+        let overlap_max = plan.prompt_tokens - 1;
+        plan.overlaps.iter_mut().for_each(|tokens| *tokens = (*tokens).min(overlap_max));
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -286,8 +310,9 @@ impl Fleet {
             features,
             model_us,
             predicted,
-            // Token ids say nothing about the length of a token in text.
+            // Token ids say nothing about the length of a token in text, and blocks without a prompt's end are no end of it.
             prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
+            prompt_end: decided.chain.blocks().last().copied().filter(|_| !decided.chain.has_engine_blocks()),
             answer: decided.answer,
             attempt: decided.attempt,
         };
@@ -332,8 +357,12 @@ impl Fleet {
                 }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.learn_overlap(open.work.cached_tokens(), cached_tokens);
-                    if let Some(tokens) = prompt_tokens {
-                        self.models[known.model].1.learn(open.note.prompt_bytes, tokens);
+                    if let Some(prompt_tokens) = prompt_tokens {
+                        self.models[known.model].1.learn(open.note.prompt_bytes, prompt_tokens);
+                        if let Some(block) = open.note.prompt_end {
+                            let answer_tokens = completion_tokens.unwrap_or(0);
+                            self.ends.answered(block, endpoint, End { prompt_tokens, answer_tokens });
+                        }
                     }
                 }
             }
@@ -359,6 +388,13 @@ impl Fleet {
     #[must_use]
     pub fn in_flight(&self, endpoint: u32) -> u32 {
         self.book.ledger(endpoint).map_or(0, |ledger| ledger.sums().in_flight)
+    }
+
+    /// What decides between endpoints whose predictions are as good as equal, the least first: tokens of own requests in
+    /// flight, which is what they hold of the KV cache.
+    #[must_use]
+    pub fn tie_load(&self, endpoint: u32) -> f64 {
+        self.book.ledger(endpoint).map_or(0.0, |ledger| ledger.sums().in_flight_tokens as f64)
     }
 
     /// Requests running by the last scrape.
@@ -388,7 +424,7 @@ impl Fleet {
     /// Tokens in a block of the endpoint's cache; unknown until it has said so.
     #[must_use]
     pub fn block_tokens(&self, endpoint: u32) -> Option<u32> {
-        self.endpoint(endpoint)?.block_tokens
+        self.endpoint(endpoint).map(|known| known.block_tokens).filter(|&tokens| tokens > 1)
     }
 
     /// The prefix index, to correct it from an engine's own events.
@@ -499,7 +535,7 @@ impl Fleet {
         let blocks = match (known.backend, known.recorded) {
             (Backend::Engine, Recorded::Bytes) => (bytes / self.block_bytes_sized) as u32,
             (Backend::Engine, Recorded::EngineBlocks) => {
-                (tokens / f64::from(known.block_tokens.unwrap_or(BLOCK_TOKENS_DEFAULT))) as u32
+                (tokens / f64::from(self.block_tokens(endpoint).unwrap_or(BLOCK_TOKENS_DEFAULT))) as u32
             }
             (Backend::Provider, _) => 0,
         };
@@ -508,6 +544,12 @@ impl Fleet {
 }
 
 impl Endpoint {
+    /// What an engine keeps of a prompt and its answer: whole blocks, and not the answer's last token.
+    fn whole_blocks(&self, end: End) -> f64 {
+        let tokens = end.prompt_tokens.saturating_add(end.answer_tokens).saturating_sub(1);
+        f64::from(tokens / self.block_tokens * self.block_tokens)
+    }
+
     fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
         if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
             // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.

@@ -177,6 +177,17 @@ pub struct Prediction {
     pub basis: Basis,
 }
 
+/// Predictions closer than this are taken as equal, however unsure the predictor is: a wider band gives warm caches away.
+const NEAR_RATIO: f64 = 0.05;
+
+impl Prediction {
+    /// Costs of other endpoints that are no more than this part above the least are as good.
+    #[must_use]
+    pub fn near_ratio(&self) -> f64 {
+        self.error_ratio.min(NEAR_RATIO)
+    }
+}
+
 /// An endpoint's deviation from its kind.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Scale {
