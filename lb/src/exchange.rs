@@ -13,6 +13,7 @@ use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::{Refused, UpstreamError};
+use crate::exact;
 use crate::flight::{Flight, Retry};
 use crate::forward::{self, Cut, End, Forwarded, Presentation};
 use crate::http1::Method;
@@ -143,10 +144,14 @@ fn text_of(bytes: &[u8], bytes_max: usize) -> Cow<'static, str> {
 async fn route<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: Box<Routed<'p>>,
+    mut routed: Box<Routed<'p>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
+    if let Some(form) = exact::wanted(&routed) {
+        // In a box of its own: the others' futures do not carry it.
+        routed.exact = Box::pin(exact::prompts(shard, &routed, form, &message)).await;
+    }
     record.entry.shadow = ask::shadow(shard, client, &routed, &message);
     let mut tried = Tried::default();
     let mut last = Last::default();
@@ -356,6 +361,7 @@ async fn deliver(
     };
     record.entry.outcome = outcome;
     flight.end(ended);
+    check_tokens(shard, routed, choice, status, usage.prompt_tokens);
     report_end(shard, choice, status, end);
     let Held { answer, choice, .. } = *held;
     if upstream == forward::Upstream::Keeps {
@@ -365,6 +371,15 @@ async fn deliver(
     match end {
         End::ClientGone => After::Abort,
         End::Complete | End::ErrorEvent | End::Truncated(_) => after,
+    }
+}
+
+/// Holds the length of a prompt that was told exactly against what the engine says.
+fn check_tokens(shard: &Shard, routed: &Routed<'_>, choice: &Choice<'_>, status: u16, told: Option<u64>) {
+    let exact = choice.chain.has_engine_blocks() && routed.exact.iter().all(|prompt| prompt.tokens.media.is_none());
+    if let (true, 200, Some(told)) = (exact, status, told) {
+        let differs = usize::from(told != u64::from(choice.prompt_tokens));
+        shard.metrics.borrow_mut().exact_checks[differs] += 1;
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::mpsc as std_mpsc;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 
 use crate::decisions::{DecisionReport, Wanted};
+use crate::exact;
 use crate::handover::{Arrival, SharedLoad};
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
@@ -59,6 +60,13 @@ pub(crate) enum ToShard {
         listener: usize,
         /// What to accept with.
         acceptor: Acceptor,
+    },
+    /// What a helper thread made of the body of a request that waits under this ticket.
+    Tokenized {
+        /// Which request.
+        ticket: u64,
+        /// Its tokens, or why there are none.
+        answer: exact::Answer,
     },
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),

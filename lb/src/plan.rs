@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use config::{Secret, Snapshot};
 
+use crate::exact::Exact;
 use crate::tags::Tagger;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
@@ -84,6 +85,8 @@ pub(crate) struct Plan {
     pub(crate) worker_sets: Vec<Vec<EndpointId>>,
     /// The classifiers of each pool of the snapshot, in its order.
     pub(crate) taggers: Vec<Tagger>,
+    /// The tokenizer of each worker set of the snapshot, in its order, where one is in force.
+    pub(crate) exact: Vec<Option<Arc<Exact>>>,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
     pub(crate) providers: Vec<Option<EndpointId>>,
 }
@@ -108,7 +111,7 @@ impl Deref for LocalPlan {
 }
 
 impl Plan {
-    /// Joins a snapshot and its endpoints, and compiles its classifiers. The texts say which do not compile.
+    /// Joins a snapshot and its endpoints, and compiles its classifiers; no tokenizer is in force yet. The texts say which do not compile.
     #[must_use]
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
@@ -118,6 +121,9 @@ impl Plan {
     ) -> (Self, Vec<String>) {
         let (taggers, faults): (Vec<_>, Vec<_>) =
             snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
-        (Self { snapshot, endpoints, worker_sets, taggers, providers }, faults.into_iter().flatten().collect())
+        (
+            Self { snapshot, endpoints, worker_sets, taggers, exact: Vec::new(), providers },
+            faults.into_iter().flatten().collect(),
+        )
     }
 }

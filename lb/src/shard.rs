@@ -18,6 +18,8 @@ use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
+use crate::exact::Outcome;
+use crate::exact::awaited::Awaited;
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::log::Entry;
@@ -58,6 +60,8 @@ pub(crate) struct ShardSetup {
     pub(crate) load: Arc<SharedLoad>,
     /// To the control thread.
     pub(crate) control: mpsc::Sender<FromShard>,
+    /// The way to this thread, for those who answer it.
+    pub(crate) own: ShardHandle,
     /// The other data threads.
     pub(crate) peers: Vec<ShardHandle>,
     /// Bytes of request bodies that this thread may hold.
@@ -92,7 +96,10 @@ pub(crate) struct Shard {
     pub(crate) retries_live: Cell<u32>,
     next_request: Cell<u64>,
     control: mpsc::Sender<FromShard>,
+    own: ShardHandle,
     peers: Vec<ShardHandle>,
+    /// Requests whose tokens are being made.
+    pub(crate) awaited: Awaited,
     scales: Scales,
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
@@ -135,7 +142,9 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         retries_live: Cell::new(0),
         next_request: Cell::new(seed() >> 24),
         control: setup.control,
+        own: setup.own,
         peers: setup.peers,
+        awaited: Awaited::default(),
         scales: Scales::new(setup.load, seed()),
         batch: RefCell::default(),
         log_lines: RefCell::default(),
@@ -239,6 +248,7 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
@@ -371,6 +381,16 @@ impl Shard {
                 PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
             }
         }
+    }
+
+    /// The way to this thread.
+    pub(crate) fn own(&self) -> ShardHandle {
+        self.own.clone()
+    }
+
+    /// Counts what became of a request that was to be tokenized.
+    pub(crate) fn count_tokenized(&self, outcome: Outcome) {
+        *self.metrics.borrow_mut().tokenized.entry(outcome).or_default() += 1;
     }
 
     fn report(&self) -> ShardReport {

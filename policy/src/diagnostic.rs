@@ -97,6 +97,7 @@ codes! {
     NoEffect = "K0112" "no-effect" Warning "The field does nothing in this version.",
     NothingServed = "K0113" "nothing-served" Warning "The set has no InferencePool, so every request is refused.",
     UnknownTenant = "K0114" "unknown-tenant" Warning "No InferenceTenant has the name, so nobody calls under it.",
+    TokenizerMissing = "K0120" "tokenizer-missing" Warning "A file of a tokenizer cannot be read, so the worker set's prompts are estimated by bytes. Told by a server only: `lint` looks for no files.",
 }
 
 impl fmt::Display for Code {

@@ -49,7 +49,7 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-const TABLE: [Idle; 17] = [
+const TABLE: [Idle; 16] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
@@ -67,7 +67,6 @@ const TABLE: [Idle; 17] = [
     ),
     never_reached(&["baseURL"], "https:", "https://", "use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
-    idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
     classifier("Examples"),
     classifier("HTTP"),

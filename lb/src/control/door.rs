@@ -130,6 +130,7 @@ fn status() -> Status {
         endpoints: Vec::new(),
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
+        tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
         log_lines_dropped: 0,
         facts: Arc::new(Facts {

@@ -15,6 +15,7 @@ use prometheus_client::registry::Registry;
 
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
 use crate::plan::EndpointId;
@@ -53,6 +54,7 @@ impl Collector for Page {
         self.requests(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
+        self.exact_tokens(&mut out)?;
         self.endpoints(&mut out)?;
         self.beliefs(&mut out)
     }
@@ -182,6 +184,36 @@ impl Page {
             "kinference_tls_certificate_refusals",
             "Changes of certificate files that were refused; the last good certificate stayed in force",
             certificates.refusals,
+        )
+    }
+
+    fn exact_tokens(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let tokenizers = self.status.tokenizers.iter();
+        let in_force = tokenizers.map(|(worker_set, state)| {
+            (vec![("worker_set", worker_set.clone())], u64::from(matches!(state, State::Exact(_))))
+        });
+        out.gauges(
+            "kinference_tokenizer_in_force",
+            "1 where a worker set's tokenizer tells its prompts; 0 where they are estimated by bytes until it can be read",
+            in_force,
+        )?;
+        let m = &self.totals;
+        let outcomes = m.tokenized.iter().map(|(outcome, n)| (vec![("outcome", String::from(outcome.label()))], *n));
+        out.counters(
+            "kinference_prompts_tokenized",
+            "Requests put to a tokenizer, by what became of it; all but `exact` are estimated by bytes",
+            outcomes,
+        )?;
+        out.durations(
+            "kinference_tokenize_wait_seconds",
+            "How long requests waited for their tokens",
+            [(Vec::new(), &m.tokenize_wait)],
+        )?;
+        let checks = ["equal", "different"].into_iter().zip(m.exact_checks);
+        out.counters(
+            "kinference_prompts_tokenized_checked",
+            "Prompts told exactly whose length the engine told too; where they differ, tokenizer or chat template are not the engine's",
+            checks.map(|(result, n)| (vec![("result", String::from(result))], n)),
         )
     }
 

@@ -24,6 +24,7 @@ mod resolve;
 mod scrape;
 pub(crate) mod source;
 pub(crate) mod status;
+mod tokenizers;
 mod watch;
 
 use std::io;
@@ -45,6 +46,9 @@ use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
+
+use tokenizers::Tokenizers;
+pub(crate) use tokenizers::load as load_tokenizer;
 
 use crate::clock_us;
 use crate::mailbox::{FromShard, ShardHandle, ToShard};
@@ -111,6 +115,7 @@ struct Control {
     resolver: Resolver,
     endpoints: Endpoints,
     certificates: Certificates,
+    tokenizers: Tokenizers,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
@@ -134,6 +139,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let endpoints_min = setup.source.endpoints_min();
     let mut snapshots = setup.source.start();
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let tokenize_threads = setup.shards.len().div_ceil(2).min(config::limits::TOKENIZE_THREADS_MAX);
+    let (tokenizers, mut read_tokenizers) = Tokenizers::new(tokenize_threads);
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
@@ -143,6 +150,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         resolver,
         endpoints: Endpoints::new(sightings),
         certificates,
+        tokenizers,
         plan: None,
         in_force_since: None,
         refusals: 0,
@@ -174,6 +182,11 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             }
             Some(sighting) = sighted.recv() => control.sighting(sighting),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = read_tokenizers.recv() => {
+                if control.tokenizers.take(found) {
+                    control.replan();
+                }
+            }
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -258,6 +271,7 @@ impl Control {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
+                self.tokenizers.want(&snapshot);
                 let generation = snapshot.generation;
                 self.put_in_force(snapshot);
                 self.in_force_since = Some(SystemTime::now());
@@ -298,7 +312,8 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, ..planned.plan });
+        let exact = self.tokenizers.in_force(&planned.plan.snapshot);
+        let plan = Arc::new(Plan { taggers, exact, ..planned.plan });
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Plan(plan.clone())).is_err() {
                 journal::error("a data thread is stuck and misses a configuration", &[("thread", &index)]);
@@ -338,6 +353,7 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
@@ -363,6 +379,7 @@ impl Control {
                 last_refusal: self.last_refusal.clone(),
             },
             certificates: self.certificates.status(),
+            tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

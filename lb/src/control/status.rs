@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::tokenizers;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -53,6 +54,8 @@ pub(crate) struct Status {
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
     pub certificates: CertificatesStatus,
+    /// Worker sets that name a tokenizer, and what became of it.
+    pub tokenizers: Vec<(String, tokenizers::State)>,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,

@@ -10,6 +10,7 @@ mod support;
 mod changes;
 mod config_reload;
 mod decisions;
+mod exact;
 mod faults;
 mod handover;
 mod http;
