@@ -434,6 +434,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 mod tests {
     use super::*;
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
+    use crate::exact::Outcome;
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
     use crate::metrics::{self, ShardReport};
@@ -450,6 +451,7 @@ mod tests {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
+            tokenizers: vec![("gemma".into(), State::Exact(None)), ("qwen".into(), State::Loading)],
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,
@@ -465,6 +467,8 @@ mod tests {
     fn report(shard: usize, rule: &str) -> ShardReport {
         let mut metrics = Metrics { log_lines_dropped: 5, ..Metrics::default() };
         metrics.prediction_error = [1, 0, 0, 0, 0, 1];
+        metrics.tokenized.insert(Outcome::Late, 2);
+        metrics.exact_checks = [5, 1];
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
         let series = metrics::Labels {
             model: "odd \"name\"\n",
@@ -497,6 +501,10 @@ mod tests {
             r#"kinference_tls_certificate_expiry_seconds{listener="127.0.0.1:8443"} 1800000000"#,
             "kinference_tls_certificate_refusals_total 4",
             "kinference_unresolved_host_names 1",
+            r#"kinference_tokenizer_in_force{worker_set="gemma"} 1"#,
+            r#"kinference_tokenizer_in_force{worker_set="qwen"} 0"#,
+            r#"kinference_prompts_tokenized_total{outcome="late"} 4"#,
+            r#"kinference_prompts_tokenized_checked_total{result="different"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,
         ] {
