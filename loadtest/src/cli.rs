@@ -14,8 +14,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
-    Embeddings, Engine, Settings,
+    Embeddings, Engine, KvEvents, Settings, Tls,
     fault::Fault,
+    kv_events::Stream,
     step::{Parameters, PrefixCaching, StepCost},
 };
 
@@ -80,6 +81,21 @@ struct EngineArgs {
     /// Requests kept for GET /debug/requests; 0 is fastest.
     #[arg(long, default_value_t = Settings::default().records_max)]
     records: usize,
+    /// Publish KV-cache events here, as vLLM does (ZeroMQ); for one --listen.
+    #[arg(long, value_name = "ADDR")]
+    kv_events: Option<SocketAddr>,
+    /// Tell KV-cache events again here.
+    #[arg(long, value_name = "ADDR", requires = "kv_events")]
+    kv_replay: Option<SocketAddr>,
+    /// Topic of KV-cache events.
+    #[arg(long, default_value = "kv@")]
+    kv_topic: String,
+    /// Speak HTTPS with this certificate chain (PEM), as hosted APIs do.
+    #[arg(long, requires = "tls_key", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
 }
 
 /// The step model of an engine.
@@ -235,9 +251,12 @@ pub fn main(cli: Cli) -> ExitCode {
 
 fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut engines = Vec::with_capacity(args.listen.len());
+    let tls = args.tls()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     for &listen in &args.listen {
-        let engine = Engine::start(args.settings(listen)).map_err(|error| format!("{listen}: {error}"))?;
-        writeln!(io::stdout(), "http://{}", engine.addr())?;
+        let settings = Settings { tls: tls.clone(), ..args.settings(listen) };
+        let engine = Engine::start(settings).map_err(|error| format!("{listen}: {error}"))?;
+        writeln!(io::stdout(), "{scheme}://{}", engine.addr())?;
         engines.push(engine);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -252,6 +271,12 @@ fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 impl EngineArgs {
+    fn tls(&self) -> Result<Option<Tls>, Box<dyn std::error::Error>> {
+        let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let read = |file: &PathBuf| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+        Ok(Some(Tls::from_pem(&read(chain)?, &read(key)?)?))
+    }
+
     fn settings(&self, listen: SocketAddr) -> Settings {
         let modelled = self.model_step.parameters();
         let parameters =
@@ -266,6 +291,12 @@ impl EngineArgs {
             embeddings: if self.embeddings { Embeddings::Served } else { Embeddings::NotFound },
             faults: self.fault.clone(),
             records_max: self.records,
+            kv_events: self.kv_events.map(|stream| KvEvents {
+                stream: Stream::Bind(stream),
+                replay: self.kv_replay,
+                topic: self.kv_topic.clone(),
+                ..KvEvents::default()
+            }),
             ..Settings::default()
         }
     }

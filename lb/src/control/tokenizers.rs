@@ -83,8 +83,9 @@ impl Drop for Known {
 }
 
 impl Tokenizers {
-    /// None yet. Tokens are made by `threads` helper threads.
-    pub(crate) fn new(threads: usize) -> (Self, mpsc::Receiver<Found>) {
+    /// None yet. One helper thread is to serve two data threads.
+    pub(crate) fn new(data_threads: usize) -> (Self, mpsc::Receiver<Found>) {
+        let threads = data_threads.div_ceil(2).min(config::limits::TOKENIZE_THREADS_MAX);
         let (found, receiver) = mpsc::channel(FOUND_MAX);
         (Self { known: HashMap::new(), found, workers: None, threads, retired: Vec::new() }, receiver)
     }

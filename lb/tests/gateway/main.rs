@@ -14,6 +14,7 @@ mod exact;
 mod faults;
 mod handover;
 mod http;
+mod kv_events;
 mod limits;
 mod policies;
 mod shutdown;

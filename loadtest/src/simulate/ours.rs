@@ -2,7 +2,7 @@
 
 use policy::{Backend, Candidate, Decision, PoolDestination, Program, Request, Scratch, Signal, Target};
 use predictor::{
-    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Fleet, Plan, Scrape},
+    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Fleet, PeerSums, Plan, Scrape},
     prefix::chain::{BLOCK_BYTES_DEFAULT, Chain, ChainBuilder, Seed},
     ttft::{Observed, Prediction, Prior, Quality},
 };
@@ -193,6 +193,15 @@ impl Ours {
         self.fleet.scraped(now_us, pod as u32, &scrape);
     }
 
+    /// What this balancer tells the others of an engine.
+    pub(super) fn sums(&self, pod: usize) -> PeerSums {
+        PeerSums::from(&self.fleet.sums(pod as u32))
+    }
+
+    pub(super) fn heard(&mut self, now_us: u64, peer: u64, pod: usize, sums: PeerSums) {
+        self.fleet.heard(now_us, peer, pod as u32, sums);
+    }
+
     /// Predicted and seen times to first token since the last call, by request.
     pub(super) fn take_observed(&mut self) -> Vec<(u64, Observed)> {
         std::mem::take(&mut self.observed)
@@ -213,9 +222,7 @@ impl Ours {
             let tokens = left.min(ask.block_tokens);
             left -= tokens;
             self.text.clear();
-            // Text of some blocks has longer words than that of others: 15 % more or less.
-            let percent = 85 + (block >> 8) % 31;
-            let len = (u64::from(tokens * BYTES_PER_TOKEN) * percent / 100) as usize;
+            let len = bytes_of(tokens, *block);
             let mut bits = *block;
             while self.text.len() < len {
                 bits = bits.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -224,7 +231,7 @@ impl Ours {
             let mut from = 0;
             while let Some(end) = ends.peek().map(|end| **end).filter(|end| *end < at + tokens) {
                 // A message that ends within the block ends at its share of the text.
-                let to = (len * (end.max(at) - at) as usize / tokens.max(1) as usize).max(from);
+                let to = bytes_of(end.max(at) - at, *block).max(from);
                 builder.text(&self.text[from..to]);
                 builder.separator(MESSAGE_END);
                 from = to;
@@ -235,4 +242,9 @@ impl Ours {
         }
         builder.finish()
     }
+}
+
+/// Bytes of the first tokens of a block: some texts have longer words than others, 15 % more or less.
+fn bytes_of(tokens: u32, block: u64) -> usize {
+    (u64::from(tokens * BYTES_PER_TOKEN) * (85 + (block >> 8) % 31) / 100) as usize
 }

@@ -382,5 +382,23 @@ fn router(setting: &Setting, seed: u64) -> Router {
 
 /// Every balancer hears the sums of every other.
 fn exchange(now_us: u64, balancers: &mut [Router], pods: usize) {
-    let _ = (now_us, balancers, pods);
+    let ours = |router: &Router, pod: usize| match router {
+        Router::Kinference(ours) => Some(ours.sums(pod)),
+        Router::Random(_)
+        | Router::RoundRobin(_)
+        | Router::LeastOutstanding(_)
+        | Router::PrefixAffinity
+        | Router::Sglang(_)
+        | Router::Gie(_)
+        | Router::Dynamo(_)
+        | Router::Oracle => None,
+    };
+    let told: Vec<Vec<_>> =
+        balancers.iter().map(|router| (0..pods).filter_map(|pod| ours(router, pod)).collect()).collect();
+    for (at, router) in balancers.iter_mut().enumerate() {
+        let Router::Kinference(router) = router else { continue };
+        for (peer, sums) in told.iter().enumerate().filter(|(peer, _)| *peer != at) {
+            sums.iter().enumerate().for_each(|(pod, sums)| router.heard(now_us, peer as u64, pod, *sums));
+        }
+    }
 }
