@@ -135,6 +135,8 @@ const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
 /// Trust above it is noise: all of the record is believed.
 const TRUST_WHOLE: f64 = 0.95;
+/// Blocks that are looked back for the turn before: an answer and a question of some length.
+const ENGINE_BLOCKS_BACK: usize = 64;
 /// Weight of a new sighting of an answer in the part that comes back.
 const ANSWERS_KEPT_STEP: f64 = 0.1;
 /// Weight of a new request in the mean of uncached tokens.
@@ -303,10 +305,11 @@ impl Fleet {
 
     /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
     fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
-        let mut prompt_tokens = None;
         if chain.cut() == Cut::Tokens {
+            self.go_on_in_blocks(plan, chain);
             return None;
         }
+        let mut prompt_tokens = None;
         for turn_end in chain.turn_ends().iter().rev() {
             for end in self.ends.at(turn_end.key) {
                 let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
@@ -324,8 +327,29 @@ impl Fleet {
         prompt_tokens
     }
 
+    /// The same for the engine's own blocks, which tell nothing of turns: the record of an endpoint ends with the last whole block
+    /// of what it was sent.
+    fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
+        let Plan { depths, overlaps, .. } = plan;
+        for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
+            let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
+            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint)) else {
+                continue;
+            };
+            if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
+                && known.cache.evidence() != Evidence::Events
+            {
+                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end)));
+            }
+        }
+    }
+
     /// The last turn that this prompt goes on from and that the endpoint answered.
     fn went_on_from(&self, chain: &Chain, endpoint: u32) -> Option<End> {
+        if chain.cut() == Cut::Tokens {
+            let mut last = chain.blocks().iter().rev().skip(1).take(ENGINE_BLOCKS_BACK);
+            return last.find_map(|block| self.ends.at(*block).iter().find(|end| end.endpoint == endpoint).copied());
+        }
         let before = chain.turn_ends().iter().rev().skip(1);
         let mut answered = before.flat_map(|turn_end| self.ends.at(turn_end.key));
         answered.find(|end| end.endpoint == endpoint).copied()
@@ -357,7 +381,10 @@ impl Fleet {
             predicted,
             // Token ids say nothing about the length of a token in text.
             prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
-            prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
+            prompt_end: match decided.chain.cut() {
+                Cut::Tokens => decided.chain.blocks().last().copied(),
+                Cut::Bytes => decided.chain.turn_ends().last().map(|end| end.key),
+            },
             went_on_from: self.went_on_from(decided.chain, endpoint),
             answer: decided.answer,
             attempt: decided.attempt,
