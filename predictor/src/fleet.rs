@@ -545,7 +545,7 @@ impl Fleet {
             done_tokens = f64::from(first.new_tokens()) * done_ratio;
             done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
-        let peers = known.peers.load(now_us, rate);
+        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(known.scale, tokens, attention));
         Some(Load {
             work,
             ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,
