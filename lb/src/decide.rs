@@ -12,6 +12,7 @@ use predictor::fleet::{Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
 use predictor::ttft::Prediction;
 
+use crate::allowance::answer_tokens;
 use crate::decisions::{Outcome, Reasons, Seen};
 use crate::endpoints::{Endpoint, Table};
 use crate::error::Refused;
@@ -285,8 +286,7 @@ fn seat_endpoints(
 fn cost(model: &ServedModel, question: &Question<'_>, prompt_tokens: u32) -> Option<f64> {
     let cost = model.cost.as_ref()?;
     let prompt = f64::from(prompt_tokens.max(1));
-    // Where the request names no limit, answers are taken to be as long as a typical chat answer.
-    let answer = question.request.output_tokens_max.unwrap_or(350) as f64;
+    let answer = answer_tokens(question.request) as f64;
     Some((cost.input_per_million * prompt + cost.output_per_million * answer) / (prompt + answer))
 }
 

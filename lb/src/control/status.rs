@@ -8,6 +8,8 @@ use std::time::SystemTime;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::keys::KeysStatus;
+use super::kv::KvStatus;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -53,6 +55,10 @@ pub(crate) struct Status {
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
     pub certificates: CertificatesStatus,
+    /// The keys of token issuers, and readings of them that failed since the start.
+    pub keys: (Vec<KeysStatus>, u64),
+    /// Sweeps of cache news that data threads missed.
+    pub cache_sweeps_lost: u64,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
@@ -96,4 +102,6 @@ pub(crate) struct EndpointStatus {
     pub scrape_error: Option<String>,
     /// Reads that failed since it is known.
     pub scrapes_failed: u64,
+    /// Its event stream, when it is listened to.
+    pub kv_events: Option<KvStatus>,
 }

@@ -57,6 +57,16 @@ impl Seed<'_> {
     }
 }
 
+/// What the blocks of a chain are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// Our own, of bytes.
+    #[default]
+    Bytes,
+    /// Blocks of one size that hold token ids and nothing else: the engine's own, where that is its size.
+    Tokens,
+}
+
 /// A finished chain: one hash and one weight per block. Its allocations are reused by passing it to
 /// [`ChainBuilder::new`].
 #[derive(Clone, Debug, Default)]
@@ -68,6 +78,7 @@ pub struct Chain {
     turn_ends: Vec<TurnEnd>,
     /// Bytes of the block being filled; empty in a finished chain, kept for its allocation.
     partial: Vec<u8>,
+    cut: Cut,
 }
 
 /// A place between two turns of a prompt.
@@ -97,6 +108,12 @@ impl Chain {
         &self.blocks
     }
 
+    /// What its blocks are.
+    #[must_use]
+    pub fn cut(&self) -> Cut {
+        self.cut
+    }
+
     /// Weight of the whole prompt in bytes.
     #[must_use]
     pub fn bytes(&self) -> u32 {
@@ -124,9 +141,11 @@ impl Chain {
         self.blocks.extend_from_slice(&other.blocks);
         self.ends_bytes.extend_from_slice(&other.ends_bytes);
         self.turn_ends.extend_from_slice(&other.turn_ends);
+        self.cut = other.cut;
     }
 
     fn clear(&mut self) {
+        self.cut = Cut::Bytes;
         self.blocks.clear();
         self.ends_bytes.clear();
         self.turn_ends.clear();
@@ -176,6 +195,7 @@ pub struct ChainBuilder {
     parent: u64,
     mark: u64,
     lane: Lane,
+    ids_alone: bool,
 }
 
 impl ChainBuilder {
@@ -191,6 +211,7 @@ impl ChainBuilder {
             parent: seed.root(),
             mark: Lane::Text.mark(),
             lane: Lane::Text,
+            ids_alone: true,
         }
     }
 
@@ -206,6 +227,7 @@ impl ChainBuilder {
     /// Appends canonical text.
     pub fn text(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
+            self.ids_alone = false;
             self.enter(Lane::Text);
             self.absorb(bytes);
         }
@@ -221,6 +243,7 @@ impl ChainBuilder {
 
     /// Appends a media item (image, audio) as one block of [`MEDIA_WEIGHT_BYTES`], told apart by its full content.
     pub fn media(&mut self, content: &[u8]) {
+        self.ids_alone = false;
         self.seal_partial();
         self.mark = mix(self.mark, MARK_MEDIA, 0);
         self.seal(xxh3_64(content), MEDIA_WEIGHT_BYTES);
@@ -229,6 +252,7 @@ impl ChainBuilder {
     /// Marks a change of structure here: the role of the message that follows, the start of a tool, an end of turn.
     pub fn separator(&mut self, tag: u8) {
         self.end_turn();
+        self.ids_alone = false;
         if self.sizes == Sizes::Growing && self.chain.partial.len() >= TURN_BYTES_MIN {
             self.seal_partial();
         }
@@ -240,6 +264,10 @@ impl ChainBuilder {
     pub fn finish(mut self) -> Chain {
         self.end_turn();
         self.seal_partial();
+        self.chain.cut = match (self.ids_alone, self.sizes) {
+            (true, Sizes::Uniform) if !self.chain.blocks.is_empty() => Cut::Tokens,
+            (true | false, Sizes::Uniform | Sizes::Growing) => Cut::Bytes,
+        };
         self.chain
     }
 
@@ -363,6 +391,25 @@ mod tests {
 
     fn shared(a: &Chain, b: &Chain) -> usize {
         a.blocks().iter().zip(b.blocks()).take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn only_blocks_of_token_ids_and_nothing_else_are_the_engines_own() {
+        let cut = |build: fn(&mut ChainBuilder)| chain(build).cut();
+        assert_eq!(cut(|builder| builder.token_ids(0..100)), Cut::Tokens);
+        assert_eq!(cut(|builder| builder.text(b"text")), Cut::Bytes);
+        assert_eq!(cut(|_| ()), Cut::Bytes);
+        let mixed: [fn(&mut ChainBuilder); 3] =
+            [|builder| builder.text(b"t"), |builder| builder.separator(1), |builder| builder.media(b"m")];
+        for more in mixed {
+            let mut builder = ChainBuilder::new(&SEED, 64, chain(|builder| builder.token_ids(0..9)));
+            builder.token_ids(0..100);
+            more(&mut builder);
+            assert_eq!(builder.finish().cut(), Cut::Bytes);
+        }
+        let mut growing = ChainBuilder::new(&SEED, 64, Chain::default()).growing();
+        growing.token_ids(0..100);
+        assert_eq!(growing.finish().cut(), Cut::Bytes);
     }
 
     proptest! {
