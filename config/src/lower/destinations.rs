@@ -12,8 +12,8 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    Authorities, BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
-    RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
+    Authorities, BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts,
+    ProviderTls, RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
 use crate::url::{check_host, parse_base_url};
 

@@ -62,11 +62,12 @@ fn is_beyond_a_schema(code: Code) -> bool {
 }
 
 /// Cases in which only the balancer sees what is wrong, and why.
-const ONLY_THE_BALANCER: [(&str, &str); 4] = [
+const ONLY_THE_BALANCER: [(&str, &str); 5] = [
     ("duplicate-alias", "a name and its aliases are told apart, within a model and across models"),
     ("duplicate-resource", "the API server knows one object of a name: the second replaces the first"),
     ("same-certificate-of-two-tenants", "about two objects"),
     ("same-key-of-two-tenants", "about two objects"),
+    ("same-token-of-two-tenants", "about two objects"),
 ];
 
 #[test]
