@@ -257,13 +257,13 @@ def check_access(name, found, values):
         expect("*" not in everything, f"{name}: {key} has a wildcard")
         verbs, resources = set(rule["verbs"]), set(rule["resources"])
         if "secrets" in resources:
-            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"get", "list", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
+            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"list", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
         elif rule["apiGroups"] == ["kinference.buoyant.io"]:
             status = {f"inference{kind}/status" for kind in KINDS}
             plain = {f"inference{kind}" for kind in KINDS}
-            allowed = {"get", "list", "watch"} if resources == plain else {"patch"} if resources == status else None
+            allowed = {"list", "watch"} if resources == plain else {"patch"} if resources == status else None
             expect(verbs == allowed, f"{name}: {key}: {sorted(resources)} {sorted(verbs)}")
-        elif verbs - {"get", "list", "watch"}:
+        elif verbs - {"list", "watch"}:
             expect(resources <= {"leases", "events"}, f"{name}: {key} writes {sorted(resources)}")
     needed = values.get("resources", {}).get("source", "Kubernetes") == "Kubernetes" and values.get("rbac", {}).get("create", True)
     expect(bool(rules) == needed, f"{name}: rules are there or missing against the source of the resources")

@@ -31,8 +31,8 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
-mod quota;
 mod queue;
+mod quota;
 mod record;
 mod routed;
 mod server;

@@ -11,8 +11,8 @@ use admission::Account;
 use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
-use crate::quota::Metered;
 use crate::queue::WaitingCounts;
+use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;
 

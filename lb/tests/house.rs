@@ -80,9 +80,20 @@ fn crates_only_know_the_crates_below_them() {
 
 #[test]
 fn every_crate_takes_the_one_lint_table() {
-    for folder in
-        ["admission", "policy", "predictor", "crds", "config", "config/apiserver", "loadtest/engine", "loadtest", "lb", "lb/bedrock", "bench", "fuzz"]
-    {
+    for folder in [
+        "admission",
+        "policy",
+        "predictor",
+        "crds",
+        "config",
+        "config/apiserver",
+        "loadtest/engine",
+        "loadtest",
+        "lb",
+        "lb/bedrock",
+        "bench",
+        "fuzz",
+    ] {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
         assert!(
             manifest.contains("[lints]\nworkspace = true"),
@@ -93,7 +104,17 @@ fn every_crate_takes_the_one_lint_table() {
 
 #[test]
 fn unsafe_code_stands_only_where_it_may() {
-    for folder in ["admission", "policy", "predictor", "crds", "config", "config/apiserver", "lb/bedrock", "loadtest/engine", "fuzz"] {
+    for folder in [
+        "admission",
+        "policy",
+        "predictor",
+        "crds",
+        "config",
+        "config/apiserver",
+        "lb/bedrock",
+        "loadtest/engine",
+        "fuzz",
+    ] {
         let library = read(&root().join(folder).join("src/lib.rs"));
         assert!(library.contains("#![forbid(unsafe_code)]"), "{folder} must forbid unsafe code");
     }
