@@ -375,6 +375,13 @@ def check_profile(binary):
     return f"{len(names)} calls are enough for io_uring and for epoll; where io_uring is refused, epoll is used"
 
 
+def check_dockerfile():
+    said = subprocess.run(
+        [pathlib.Path(sys.executable).with_name("hadolint"), "--no-color", DEPLOY / "docker/Dockerfile"], capture_output=True, text=True
+    )
+    expect(said.returncode == 0, f"hadolint: {said.stdout}{said.stderr}")
+
+
 def check_image(binary):
     """What the image holds is enough: the demo runs with it as its root, as the image's user, and finds names in files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -428,6 +435,7 @@ def check_all(options):
         check_metrics(queries, demo(options.binary)[1])
         print("alerts and dashboard: every metric is one of the process")
     print(f"unit: {check_unit()}")
+    check_dockerfile()
     if options.binary:
         print(f"image: {check_image(options.binary)}")
     print(f"seccomp profile: {check_profile(options.binary)}")
