@@ -15,6 +15,7 @@ mod decide;
 mod decisions;
 mod endpoints;
 mod error;
+mod exact;
 mod exchange;
 mod flight;
 mod forward;
