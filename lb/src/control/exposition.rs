@@ -190,19 +190,22 @@ impl Page {
             "When the configuration came into force, in seconds since 1970",
             in_force,
         )?;
-        if let Some(contact) = &self.status.contact {
-            let away = match contact {
-                Contact::With => None,
-                Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
-            };
-            let connected = u64::from(away.is_none());
-            out.gauge("kinference_kubernetes_connected", "1 while the API server answers", connected)?;
-            out.gauges(
-                "kinference_kubernetes_away_since_seconds",
-                "Since when the API server does not answer, in seconds since 1970; what was in force stays",
-                away,
-            )?;
-        }
+        let contact = self.status.contact.as_ref();
+        let connected = contact.map(|contact| (Vec::new(), u64::from(*contact == Contact::With)));
+        let away = contact.and_then(|contact| match contact {
+            Contact::With => None,
+            Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
+        });
+        out.gauges(
+            "kinference_kubernetes_connected",
+            "1 while the API server answers; absent where resources come from files",
+            connected,
+        )?;
+        out.gauges(
+            "kinference_kubernetes_away_since_seconds",
+            "Since when the API server does not answer, in seconds since 1970; what was in force stays",
+            away,
+        )?;
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
