@@ -168,11 +168,7 @@ async fn route<'p>(
             Err(NotServed::Refused(refused)) => {
                 return Box::pin(conclude(shard, client, &routed, last, refused, record)).await;
             }
-            Err(NotServed::ClientGone) => {
-                record.entry.outcome = "client_gone";
-                record.entry.status = CLIENT_CLOSED_REQUEST;
-                return After::Abort;
-            }
+            Err(NotServed::ClientGone) => return client_gone(record),
         };
         record.chosen(routed.pool, routed.plan, &choice);
         if let Err(refused) = reserve(&routed, &choice, tried.ids(), record) {
@@ -217,9 +213,7 @@ async fn route<'p>(
                 flight.end(Ended::Aborted);
                 begun(&routed, &choice, record);
                 record.entry.cost = cost(&routed, &choice, &flight, record);
-                record.entry.outcome = "client_gone";
-                record.entry.status = CLIENT_CLOSED_REQUEST;
-                return After::Abort;
+                return client_gone(record);
             }
             Err(NoAnswer::Failed(error)) => {
                 flight.end(Ended::Failed);
@@ -241,6 +235,13 @@ async fn route<'p>(
             return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
         }
     }
+}
+
+/// The client has left before anything of an answer.
+fn client_gone(record: &mut Record<'_>) -> After {
+    record.entry.outcome = "client_gone";
+    record.entry.status = CLIENT_CLOSED_REQUEST;
+    After::Abort
 }
 
 /// Reserves the tokens of a request once it is known who answers it.
