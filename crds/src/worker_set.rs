@@ -115,7 +115,7 @@ pub struct Selector {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Endpoint {
     /// IP address or DNS name, without a port.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("format" = "host"))]
     pub address: String,
     /// TCP port; absent: the worker set's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -133,6 +133,10 @@ pub struct Metrics {
     pub path: String,
     /// Time between two reads, 50ms to 1m.
     #[serde(default = "metrics_interval")]
+    #[schemars(extend("x-cel" = [[
+        "duration(self) >= duration('50ms') && duration(self) <= duration('1m')",
+        "the interval must be from 50ms to 1m"
+    ]]))]
     pub interval: Duration,
 }
 
@@ -154,13 +158,33 @@ fn metrics_interval() -> Duration {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct KvEvents {
-    /// TCP port of the stream on every endpoint.
+    /// TCP port of the stream on every endpoint. The engine binds it: vLLM does where its `endpoint` has a `*`, as in
+    /// `tcp://*:5557`.
     #[serde(default = "kv_events_port")]
     #[schemars(range(min = 1, max = 65535))]
     pub port: u16,
-    /// Topic to subscribe to; every topic that begins with it is read.
+    /// Topic to subscribe to; every topic that begins with it is read. vLLM's own default is the empty one.
     #[serde(default = "kv_events_topic")]
+    #[schemars(length(max = 200))]
     pub topic: String,
+    /// TCP port where every endpoint tells again what was missed (vLLM's `replay_endpoint`). Absent: what is missed is lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub replay_port: Option<u16>,
+    /// Engines behind one address (`--data-parallel-size`); the next has the next port, of the stream and of replays.
+    #[serde(default = "ranks")]
+    #[schemars(range(min = 1, max = 64))]
+    pub data_parallel_ranks: u32,
+    /// IP address and TCP port where this gateway awaits the streams, for engines that connect (vLLM's `endpoint` names a
+    /// host); `port` is then unused. The topic tells whose stream it is, as in `kv@10.0.0.5:8000@model`, or else the address it
+    /// comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "socket-address"))]
+    pub listen: Option<String>,
+}
+
+fn ranks() -> u32 {
+    1
 }
 
 fn kv_events_port() -> u16 {

@@ -5,7 +5,9 @@
 
 mod allowance;
 mod ask;
+mod attempt;
 mod body;
+mod charge;
 pub mod cli;
 mod conn;
 mod control;
@@ -29,6 +31,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod quota;
 mod queue;
 mod record;
 mod routed;
@@ -41,6 +44,7 @@ mod tenant;
 mod time;
 mod tls;
 mod upstream;
+mod verdict;
 
 pub use io::{Driver, DriverInUse};
 

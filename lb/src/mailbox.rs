@@ -5,6 +5,7 @@ use std::sync::mpsc as std_mpsc;
 
 use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
+use predictor::fleet::Evidence;
 
 use crate::decisions::{DecisionReport, Wanted};
 use crate::handover::{Arrival, SharedLoad};
@@ -13,7 +14,7 @@ use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, TlsFault};
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
 pub(crate) const MAILBOX_MESSAGES_MAX: usize = 16_384;
@@ -51,6 +52,8 @@ pub(crate) enum ToShard {
         /// Ignored when the number has been given to another since.
         incarnation: u64,
     },
+    /// What engines tell of their caches, in order; a bounded number of blocks.
+    Cache(Arc<Vec<CacheNews>>),
     /// What another data thread decided and saw.
     Peer(Arc<PeerBatch>),
     /// A connection that another data thread accepted.
@@ -103,6 +106,32 @@ pub(crate) struct Scrape {
     pub(crate) block_size_tokens: Option<u32>,
 }
 
+/// What an engine tells of its cache.
+#[derive(Debug)]
+pub(crate) struct CacheNews {
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Ignored when the number has been given to another since.
+    pub(crate) incarnation: u64,
+    /// What is new.
+    pub(crate) what: CacheWhat,
+}
+
+/// See the methods of [`predictor::fleet::Fleet`] of these names.
+#[derive(Debug)]
+pub(crate) enum CacheWhat {
+    /// What the overlap rests on from now on, and the tokens in a block of the engine.
+    Evidence { evidence: Evidence, block_tokens: u32 },
+    /// Blocks stored, those of one prompt in order.
+    Stored(Vec<u64>),
+    /// Blocks dropped.
+    Removed(Vec<u64>),
+    /// All of them.
+    Cleared,
+    /// When a block was stored that was evicted since, in microseconds of the process clock.
+    Evicted { stored_at_us: u64 },
+}
+
 /// From a data thread.
 #[derive(Debug)]
 pub(crate) enum FromShard {
@@ -140,6 +169,14 @@ pub(crate) enum Failure {
     ServerError,
     /// 429 or 503: busy, not broken.
     Busy,
+    /// No TLS connection.
+    Tls(TlsFault),
+    /// A provider sends its callers elsewhere.
+    Redirect,
+    /// A provider does not know this gateway's credential.
+    Unauthorized,
+    /// A provider refuses a request, or this gateway's credential; which of the two cannot be told.
+    Forbidden,
 }
 
 impl Failure {
@@ -154,6 +191,10 @@ impl Failure {
             Self::BadAnswer => "bad_answer",
             Self::ServerError => "server_error",
             Self::Busy => "busy",
+            Self::Tls(fault) => fault.label(),
+            Self::Redirect => "redirect",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
         }
     }
 }

@@ -5,11 +5,13 @@ use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
+use predictor::classify::Memory as PieceMemory;
 use predictor::fleet::{self, Backend, Decided, Fleet};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
@@ -23,7 +25,7 @@ use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
@@ -105,6 +107,10 @@ pub(crate) struct Shard {
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
     drained_told: Cell<bool>,
+    /// What the classifiers found in pieces of prompts that may come again.
+    pub(crate) piece_memory: RefCell<PieceMemory>,
+    /// Tasks that let others go first.
+    yielded: RefCell<Vec<Waker>>,
 }
 
 /// Runs a data thread until the process ends.
@@ -151,6 +157,8 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         batch: RefCell::default(),
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
+        piece_memory: RefCell::new(PieceMemory::new(seed())),
+        yielded: RefCell::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
@@ -169,7 +177,10 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let mailbox = setup.mailbox;
     let on_wake = {
         let shard = shard.clone();
-        move || shard.take_messages(&mailbox, &doors)
+        move || {
+            shard.wake_yielded();
+            shard.take_messages(&mailbox, &doors);
+        }
     };
     // Messages may have come before the waker was watched.
     on_wake();
@@ -216,9 +227,8 @@ async fn housekeeping(shard: Rc<Shard>) {
         shard.flush_log();
         shard.tell_if_drained();
         let now_us = io::now_us();
-        let keep_us = duration_us(shard.settings.upstream_keep_alive);
         for endpoint in shard.table.borrow().iter() {
-            endpoint.close_stale(now_us, keep_us);
+            endpoint.close_stale(now_us, duration_us(endpoint.keep_alive(&shard.settings)));
         }
     }
 }
@@ -237,6 +247,26 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 }
 
 impl Shard {
+    /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
+    pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
+        let mut asked = false;
+        std::future::poll_fn(move |cx| {
+            if asked {
+                return Poll::Ready(());
+            }
+            asked = true;
+            self.yielded.borrow_mut().push(cx.waker().clone());
+            self.reactor.wake_again();
+            Poll::Pending
+        })
+    }
+
+    fn wake_yielded(&self) {
+        for waker in self.yielded.take() {
+            waker.wake();
+        }
+    }
+
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
         for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
             match message {
@@ -252,6 +282,7 @@ impl Shard {
                         self.fleet.borrow_mut().scrape_failed(io::now_us(), endpoint.0);
                     }
                 }
+                ToShard::Cache(news) => self.take_cache_news(&news),
                 ToShard::Peer(batch) => self.apply_batch(&batch),
                 ToShard::Connection(arrival) => self.take_arrival(arrival, doors),
                 ToShard::Certificate { listener, acceptor } => {
@@ -381,13 +412,30 @@ impl Shard {
         self.fleet.borrow_mut().scraped(io::now_us(), id.0, &scrape);
     }
 
+    fn take_cache_news(&self, all: &[CacheNews]) {
+        let table = self.table.borrow();
+        let mut fleet = self.fleet.borrow_mut();
+        for CacheNews { endpoint, incarnation, what } in all {
+            if table.incarnation(*endpoint, *incarnation).is_none() {
+                continue;
+            }
+            match what {
+                CacheWhat::Evidence { evidence, block_tokens } => {
+                    fleet.cache_evidence(endpoint.0, *evidence, *block_tokens);
+                }
+                CacheWhat::Stored(keys) => fleet.cache_stored(io::now_us(), endpoint.0, keys),
+                CacheWhat::Removed(keys) => fleet.cache_removed(endpoint.0, keys),
+                CacheWhat::Cleared => fleet.cache_cleared(endpoint.0),
+                CacheWhat::Evicted { stored_at_us } => fleet.cache_evicted(endpoint.0, *stored_at_us),
+            }
+        }
+    }
+
     fn apply_batch(&self, batch: &PeerBatch) {
         let table = self.table.borrow();
         let mut fleet = self.fleet.borrow_mut();
         for event in &batch.events {
-            if table.incarnation(event.endpoint, event.incarnation).is_none() {
-                continue;
-            }
+            let Some(endpoint) = table.incarnation(event.endpoint, event.incarnation) else { continue };
             match &event.what {
                 PeerWhat::Decided { chain, prompt_tokens, overlap_tokens, answer, attempt } => {
                     fleet.decided(
@@ -407,6 +455,7 @@ impl Shard {
                     fleet.first_token(event.at_us, event.request, event.endpoint.0);
                 }
                 PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
+                PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
             }
         }
     }
@@ -475,18 +524,26 @@ impl Shard {
         let id = endpoint.spec.id;
         *self.metrics.borrow_mut().failures.entry((id, failure)).or_default() += 1;
         match failure {
-            Failure::Connect | Failure::Reset => {
+            Failure::Connect | Failure::Reset | Failure::Tls(_) | Failure::Redirect | Failure::Unauthorized => {
                 endpoint.failed(now_us);
                 endpoint.suspect(now_us);
             }
             Failure::FirstByteTimeout | Failure::IdleTimeout | Failure::BadAnswer | Failure::ServerError => {
                 endpoint.failed(now_us);
             }
-            Failure::Busy => return,
+            Failure::Busy | Failure::Forbidden => return,
         }
         // A full box only delays what the next probe finds out anyway.
         let _ =
             self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+    }
+
+    /// A provider is busy: no thread asks it again for a while.
+    pub(crate) fn back_off(&self, endpoint: &Endpoint, pause: Duration) {
+        let now_us = io::now_us();
+        let until_us = now_us.saturating_add(duration_us(pause));
+        endpoint.back_off(until_us);
+        self.tell_peers(endpoint, 0, now_us, || PeerWhat::BacksOff { until_us });
     }
 
     /// Writes a line of the access log.

@@ -51,10 +51,7 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-const TABLE: [Idle; 12] = [
-    idle("InferenceProvider", &["limits", "requestsPerMinute"], "requests are not limited"),
-    idle("InferenceProvider", &["limits", "tokensPerMinute"], "tokens are not limited"),
-    idle("InferenceProvider", &["timeouts", "total"], "the whole request is not timed"),
+const TABLE: [Idle; 5] = [
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -62,13 +59,9 @@ const TABLE: [Idle; 12] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-    never_reached(&["baseURL"], "https:", "https://", "use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
-    idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("Examples"),
     classifier("HTTP"),
-    idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {

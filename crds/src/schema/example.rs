@@ -6,17 +6,18 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 89] = [
+const EXAMPLES: [(&str, &str); 93] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
     ("any", "[pii, secret]"),
     ("audience", "kinference"),
-    ("baseURL", "http://127.0.0.1:9101/v1"),
+    ("baseURL", "https://api.example.com/v1"),
     ("cache", "10000"),
     ("certFile", "tls.crt"),
     ("chatTemplateFile", "chat.jinja"),
     ("claim", "sub"),
+    ("caFile", "ca.crt"),
     ("clientCaFile", "ca.crt"),
     ("code", "tenant_blocked"),
     ("connectionsPerThread", "65536"),
@@ -24,6 +25,7 @@ const EXAMPLES: [(&str, &str); 89] = [
     ("conversation", "support-42"),
     ("costPerMillionTokens", "2.5"),
     ("currency", "USD"),
+    ("dataParallelRanks", "2"),
     ("dataThreads", "auto"),
     ("endpoint", "\"10.0.0.5:8000\""),
     ("equals", "alice"),
@@ -76,6 +78,7 @@ const EXAMPLES: [(&str, &str); 89] = [
     ("regex", "'team-(a|b)'"),
     ("region", "eu-central-1"),
     ("repetitionPenalty", "1.1"),
+    ("replayPort", "5558"),
     ("requestsPerMinute", "600"),
     ("resources", "[./resources]"),
     ("rule", "local-first"),
@@ -83,6 +86,7 @@ const EXAMPLES: [(&str, &str); 89] = [
     ("san", "spiffe://cluster/ns/alice/sa/app"),
     ("seed", "7"),
     ("servedName", "qwen"),
+    ("serverName", "api.example.com"),
     ("service", "bedrock"),
     ("shadowRule", "try-first"),
     ("sha256", "3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"),
@@ -108,7 +112,7 @@ const MORE: [(&str, &str); 5] = [
 ];
 
 /// Examples by the end of the path, of names that say little alone.
-const BY_PATH: [(&str, &str); 20] = [
+const BY_PATH: [(&str, &str); 21] = [
     ("accessLog.path", "/var/log/kinference/access.jsonl"),
     ("adapters[].aliases", "[qwen-legal]"),
     ("adapters[].name", "acme/qwen-3.6-legal"),
@@ -119,6 +123,7 @@ const BY_PATH: [(&str, &str); 20] = [
     ("exclude[].name", "busy"),
     ("expect.model", "Qwen/Qwen3.6-27B"),
     ("headers[].name", "x-team"),
+    ("kvEvents.port", "5557"),
     ("model.name", "Qwen/Qwen3.6-27B"),
     ("models[].name", "qwen-3.6"),
     ("policyRef[].name", "local-then-hosted"),
@@ -138,11 +143,12 @@ fn example_at(path: &str) -> Option<&'static str> {
 }
 
 /// Units of numbers by the field's name.
-const UNITS: [(&str, &str); 35] = [
+const UNITS: [(&str, &str); 37] = [
     ("cache", "entries"),
     ("connectionsPerThread", "connections"),
     ("contextWindow", "tokens"),
     ("costPerMillionTokens", "currency per 1e6 tokens"),
+    ("dataParallelRanks", "engines"),
     ("dataThreads", "threads"),
     ("errorRate", "ratio"),
     ("frequencyPenalty", "as the API has it"),
@@ -165,6 +171,7 @@ const UNITS: [(&str, &str); 35] = [
     ("promptTokens", "tokens"),
     ("queuedPrompts", "requests"),
     ("repetitionPenalty", "as the API has it"),
+    ("replayPort", "TCP port"),
     ("requestsPerMinute", "requests a minute"),
     ("runningPrompts", "requests"),
     ("seed", "as the API has it"),

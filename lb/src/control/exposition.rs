@@ -15,6 +15,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSe
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::kv::{KvState, KvStatus};
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
 use crate::allowance::limits_of;
@@ -264,6 +265,11 @@ impl Page {
         out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
         out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
         out.counter("kinference_upstream_connects", "New upstream connections", m.upstream_connects)?;
+        out.counter(
+            "kinference_upstream_tls_handshakes",
+            "TLS handshakes with upstreams that were done",
+            m.upstream_tls_handshakes,
+        )?;
         out.counter("kinference_upstream_reuses", "Requests on a kept upstream connection", m.upstream_reuses)?;
         let lost = m.log_lines_dropped.saturating_add(self.status.log_lines_dropped);
         out.counter(
@@ -321,6 +327,8 @@ impl Page {
             (labels.map(|(label, value)| (label, value.to_string())).to_vec(), *count)
         });
         out.counters("kinference_shadow_decisions", "What rules in mode Shadow would have done", shadowed)?;
+        let tagged = m.tagged.iter().map(|(tag, count)| (vec![("tag", tag.to_string())], *count));
+        out.counters("kinference_requests_tagged", "Requests that ended, by each tag of their prompts", tagged)?;
         out.counter("kinference_requests_local", "Requests answered without an upstream", m.requests_local)?;
         out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
         out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;
@@ -436,6 +444,7 @@ impl Page {
         let failed = all.iter().map(|endpoint| (of(endpoint), endpoint.scrapes_failed));
         out.counters("kinference_endpoint_scrape_failures", "Reads of its metrics that failed", failed)?;
 
+        self.kv_events(out)?;
         let name = |id: EndpointId| all.iter().find(|endpoint| endpoint.spec.id == id);
         let mut failures: Vec<_> = self.totals.failures.iter().collect();
         failures.sort_unstable();
@@ -445,6 +454,38 @@ impl Page {
             Some((labels, *count))
         });
         out.counters("kinference_endpoint_failures", "Requests that failed there, by kind", failures)
+    }
+
+    fn kv_events(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let all =
+            || self.status.endpoints.iter().filter_map(|endpoint| Some((of(endpoint), endpoint.kv_events.as_ref()?)));
+        out.gauges(
+            "kinference_endpoint_kv_events_live",
+            "1 when every block of its cache is known from its events",
+            all().map(|(labels, events)| (labels, u64::from(events.state == KvState::Live))),
+        )?;
+        out.gauges(
+            "kinference_endpoint_kv_events_blocks",
+            "Different blocks in its cache, as its events tell",
+            all().map(|(labels, events)| (labels, events.blocks)),
+        )?;
+        type Value = fn(&KvStatus) -> u64;
+        let families: [(&str, &str, Value); 6] = [
+            ("kinference_endpoint_kv_events_messages", "Messages of its event stream", |e| e.counts.batches),
+            ("kinference_endpoint_kv_events_messages_lost", "Messages that could not be had", |e| e.counts.lost),
+            ("kinference_endpoint_kv_events_unreadable", "Messages that could not be read", |e| e.counts.unreadable),
+            ("kinference_endpoint_kv_events_replays", "Replays asked for", |e| e.replays),
+            ("kinference_endpoint_kv_events_clears", "Times that its cache was cleared", |e| e.counts.clears),
+            ("kinference_endpoint_kv_events_restarts", "Times that its events began anew", |e| e.counts.restarts),
+        ];
+        for (name, help, value) in families {
+            out.counters(name, help, all().map(|(labels, events)| (labels, value(events))))?;
+        }
+        out.counter(
+            "kinference_cache_sweeps_lost",
+            "Batches of cache news that found no room at a data thread",
+            self.status.cache_sweeps_lost,
+        )
     }
 
     fn beliefs(&self, out: &mut Writer<'_>) -> fmt::Result {
@@ -510,6 +551,7 @@ mod tests {
                 refusals: 4,
             },
             keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
+            cache_sweeps_lost: 0,
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,

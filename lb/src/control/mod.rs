@@ -16,6 +16,7 @@ mod fetch;
 mod health;
 pub(crate) mod journal;
 mod keys;
+mod kv;
 mod learn;
 mod models;
 mod page;
@@ -42,6 +43,7 @@ use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
 use keys::Keys;
+use kv::{KvNews, KvWhat};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
 use registry::Registry;
 use resolve::Resolver;
@@ -49,7 +51,7 @@ use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
 
 use crate::clock_us;
-use crate::mailbox::{FromShard, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
 use crate::plan::{Accounts, Plan};
 use crate::tags::Tagger;
 
@@ -112,6 +114,7 @@ struct Control {
     registry: Registry,
     resolver: Resolver,
     endpoints: Endpoints,
+    outbox: kv::Outbox,
     certificates: Certificates,
     keys: Keys,
     accounts: Accounts,
@@ -132,6 +135,7 @@ struct Control {
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
+    let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
@@ -146,7 +150,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         shards: setup.shards,
         registry: Registry::default(),
         resolver,
-        endpoints: Endpoints::new(sightings),
+        endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
+        outbox: kv::Outbox::default(),
         certificates,
         keys,
         accounts: Accounts::default(),
@@ -170,6 +175,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let mut reopen_too = signal(SignalKind::user_defined1())?;
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweep = interval(kv::SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -180,6 +187,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
             }
             Some(sighting) = sighted.recv() => control.sighting(sighting),
+            Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
+            _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
             Some(found) = found_keys.recv() => {
                 if control.keys.take(found) {
@@ -363,6 +372,14 @@ impl Control {
         }
     }
 
+    fn cache_news(&mut self, news: KvNews) {
+        let KvNews { endpoint, incarnation, what } = news;
+        match what {
+            KvWhat::Status(status) => self.endpoints.kv_status(endpoint, incarnation, status),
+            KvWhat::Cache(what) => self.outbox.push(CacheNews { endpoint, incarnation, what }),
+        }
+    }
+
     fn tick(&mut self) {
         self.endpoints.mend();
     }
@@ -391,6 +408,7 @@ impl Control {
             },
             certificates: self.certificates.status(),
             keys: self.keys.status(),
+            cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

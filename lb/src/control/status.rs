@@ -9,6 +9,7 @@ use policy::Diagnostic;
 use tokio::sync::oneshot;
 
 use super::keys::KeysStatus;
+use super::kv::KvStatus;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -56,6 +57,8 @@ pub(crate) struct Status {
     pub certificates: CertificatesStatus,
     /// The keys of token issuers, and readings of them that failed since the start.
     pub keys: (Vec<KeysStatus>, u64),
+    /// Sweeps of cache news that data threads missed.
+    pub cache_sweeps_lost: u64,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
@@ -99,4 +102,6 @@ pub(crate) struct EndpointStatus {
     pub scrape_error: Option<String>,
     /// Reads that failed since it is known.
     pub scrapes_failed: u64,
+    /// Its event stream, when it is listened to.
+    pub kv_events: Option<KvStatus>,
 }

@@ -13,6 +13,7 @@ mod decisions;
 mod faults;
 mod handover;
 mod http;
+mod kv_events;
 mod limits;
 mod policies;
 mod shutdown;
