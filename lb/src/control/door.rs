@@ -176,6 +176,7 @@ fn status() -> Status {
         endpoints: Vec::new(),
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
+        contact: None,
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),
         cache_sweeps_lost: 0,

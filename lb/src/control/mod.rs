@@ -33,8 +33,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
@@ -122,6 +123,8 @@ struct Control {
     in_force_since: Option<SystemTime>,
     refusals: u64,
     last_refusal: Option<Refusal>,
+    contact: Option<Contact>,
+    feedback: latest::Sender<Feedback>,
     access_log: AccessLog,
     facts: Arc<Facts>,
     phase: Phase,
@@ -140,7 +143,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
-    let mut snapshots = setup.source.start();
+    let (feedback, told_back) = latest::channel(Feedback::default());
+    let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
     let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
@@ -159,6 +163,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         in_force_since: None,
         refusals: 0,
         last_refusal: None,
+        contact: None,
+        feedback,
         access_log,
         facts,
         phase: Phase::Starting,
@@ -276,7 +282,9 @@ impl Control {
     fn source(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Snapshot(snapshot) => {
-                for warning in &snapshot.warnings {
+                let known = self.plan.as_ref().map(|plan| plan.snapshot.clone());
+                let known = known.as_ref().map_or(&[][..], |snapshot| &snapshot.warnings);
+                for warning in snapshot.warnings.iter().filter(|warning| !known.contains(warning)) {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
@@ -292,7 +300,37 @@ impl Control {
                 }
                 self.last_refusal = Some(Refusal { at: SystemTime::now(), diagnostics });
             }
+            SourceEvent::Pods(pods) => {
+                self.registry.take_pods(pods);
+                self.replan();
+            }
+            SourceEvent::Contact(contact) => self.contact(contact),
         }
+    }
+
+    fn contact(&mut self, contact: Contact) {
+        match (&contact, &self.contact) {
+            (Contact::Without { why, .. }, _) => {
+                journal::warn("the API server does not answer; what is in force stays", &[("why", why)]);
+            }
+            (Contact::With, Some(Contact::Without { since, .. })) => {
+                let away_s = since.elapsed().unwrap_or_default().as_secs();
+                journal::info("the API server answers again", &[("away_s", &away_s)]);
+            }
+            (Contact::With, Some(Contact::With) | None) => {}
+        }
+        self.contact = Some(contact);
+    }
+
+    /// Tells the source what became of its snapshot, when that has changed.
+    fn tell_source(&self) {
+        let Some(plan) = &self.plan else { return };
+        let counts = self.endpoints.counts(plan);
+        self.feedback.send_if_modified(|told| {
+            let changed = *told != counts;
+            *told = counts;
+            changed
+        });
     }
 
     fn certificate(&mut self, change: certificates::Change) {
@@ -348,6 +386,7 @@ impl Control {
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
+        self.tell_source();
     }
 
     fn tell(&self, message: &endpoints::Message) {
@@ -382,6 +421,7 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
+        self.tell_source();
     }
 
     fn drain(&mut self) {
@@ -406,6 +446,7 @@ impl Control {
                 refusals: self.refusals,
                 last_refusal: self.last_refusal.clone(),
             },
+            contact: self.contact.clone(),
             certificates: self.certificates.status(),
             keys: self.keys.status(),
             cache_sweeps_lost: self.outbox.lost(),
