@@ -77,6 +77,31 @@ pub const FORM_PART_HEAD_BYTES_MAX: usize = 8 << 10;
 /// Tokens that an engine prefills in one step where it does not say (vLLM's default on most GPUs).
 pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;
 
+/// How long an exchange waits for its prompt's exact tokens before it goes by bytes, and how many bytes of body make a
+/// millisecond more: a third of the speed at which a core tokenizes what was never seen (3 MB/s). An engine takes some ten times as long
+/// to prefill the same prompt.
+pub const TOKENIZE_WAIT: Duration = Duration::from_millis(20);
+/// See [`TOKENIZE_WAIT`].
+pub const TOKENIZE_BYTES_PER_MS: usize = 1 << 10;
+
+/// Longest wait for exact tokens, however long the prompt.
+pub const TOKENIZE_WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// Longest body that is tokenized: a million tokens of text. Longer ones hold images, or are beyond any context length.
+pub const TOKENIZE_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Requests that wait to be tokenized: more could not be done before their exchanges stop waiting.
+pub const TOKENIZE_JOBS_MAX: usize = 256;
+
+/// Bytes of bodies that wait to be tokenized.
+pub const TOKENIZE_QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// Helper threads that tokenize: one for two data threads, within this.
+pub const TOKENIZE_THREADS_MAX: usize = 8;
+
+/// Different tokenizers that one request is put to, where its pool has several.
+pub const TOKENIZERS_PER_REQUEST_MAX: usize = 2;
+
 /// Most endpoints that one request is tried on, the first included.
 pub const ATTEMPTS_MAX: usize = 4;
 

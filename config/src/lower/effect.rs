@@ -54,7 +54,7 @@ const fn classifier(value: &'static str) -> Idle {
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
-const TABLE: [Idle; 5] = [
+const TABLE: [Idle; 4] = [
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -62,7 +62,6 @@ const TABLE: [Idle; 5] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-    idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
     classifier("HTTP"),
 ];

@@ -26,6 +26,7 @@ mod resolve;
 mod scrape;
 pub(crate) mod source;
 pub(crate) mod status;
+mod tokenizers;
 mod watch;
 
 use std::io;
@@ -50,6 +51,9 @@ use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
+
+use tokenizers::Tokenizers;
+pub(crate) use tokenizers::load as load_tokenizer;
 
 use crate::clock_us;
 use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
@@ -117,6 +121,7 @@ struct Control {
     endpoints: Endpoints,
     outbox: kv::Outbox,
     certificates: Certificates,
+    tokenizers: Tokenizers,
     keys: Keys,
     accounts: Accounts,
     plan: Option<Arc<Plan>>,
@@ -146,6 +151,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (feedback, told_back) = latest::channel(Feedback::default());
     let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
     let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
@@ -157,6 +163,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
         outbox: kv::Outbox::default(),
         certificates,
+        tokenizers,
         keys,
         accounts: Accounts::default(),
         plan: None,
@@ -196,6 +203,11 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
             _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = read_tokenizers.recv() => {
+                if control.tokenizers.take(found) {
+                    control.replan();
+                }
+            }
             Some(found) = found_keys.recv() => {
                 if control.keys.take(found) {
                     control.tell_keys();
@@ -288,6 +300,7 @@ impl Control {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
+                self.tokenizers.want(&snapshot);
                 let generation = snapshot.generation;
                 self.put_in_force(snapshot);
                 self.in_force_since = Some(SystemTime::now());
@@ -367,8 +380,9 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
+        let exact = self.tokenizers.in_force(&planned.plan.snapshot);
         let accounts = self.accounts.of(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, accounts, ..planned.plan });
+        let plan = Arc::new(Plan { taggers, exact, accounts, ..planned.plan });
         // Before the plan, so that the data threads have at least heard of every source.
         if self.keys.follow(&plan.snapshot) {
             self.tell_keys();
@@ -422,6 +436,7 @@ impl Control {
     fn tick(&mut self) {
         self.endpoints.mend();
         self.tell_source();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
@@ -448,6 +463,7 @@ impl Control {
             },
             contact: self.contact.clone(),
             certificates: self.certificates.status(),
+            tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),
             cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),

@@ -12,6 +12,7 @@ mod changes;
 mod cluster;
 mod config_reload;
 mod decisions;
+mod exact;
 mod faults;
 mod handover;
 mod http;
