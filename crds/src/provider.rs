@@ -107,13 +107,13 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute. An InferenceProvider at this limit is passed over; an InferenceTenant at
-    /// it is answered 429.
+    /// Requests a minute. An InferenceProvider is passed over when it was sent so many in the last sixty seconds. An
+    /// InferenceTenant may begin so many at once after a minute of rest, and they come back evenly; beyond that it gets 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute: reserved when a request is sent, as estimated and with `max_tokens`, and settled
-    /// by what the answer says. An InferenceProvider at this limit is passed over; an InferenceTenant at it is answered 429.
+    /// Prompt and answer tokens a minute, in the same way: reserved when a request is sent, as estimated and with `max_tokens`, and
+    /// settled by what the answer says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,

@@ -93,7 +93,8 @@ pub(super) fn idle_priorities(snapshot: &Snapshot, checked: &[Checked], findings
         Action::Route(route) => Some(route),
         Action::Deny(_) => None,
     });
-    if routes.any(|route| route.queue.is_some()) {
+    // With no pool at all nothing has an effect, which is told once.
+    if snapshot.pools.is_empty() || routes.any(|route| route.queue.is_some()) {
         return;
     }
     for c in checked {

@@ -409,6 +409,7 @@ mod tests {
             kv_events: None,
             tokenizer: None,
             limits: WorkerSetLimits { in_flight_per_endpoint_max: None },
+            gpu_cost: None,
             auth: None,
         }
     }
