@@ -19,13 +19,14 @@ import time
 from pathlib import Path
 
 import checks
+import kv_events
 from client import Client
 from load import chat_body
 from report import Report
 from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, Stack, free_ports
 
 CONVERSATIONS, TURNS = 20, 10
-CHECKS = ("files", "conversations", "kill", "policy")
+CHECKS = ("files", "conversations", "kill", "policy", "kv-events")
 
 
 def arguments():
@@ -50,6 +51,19 @@ def arguments():
 
 
 def run(args, stack, report):
+    ordinary = set(args.only) - {"kv-events"}
+    if ordinary or args.direct:
+        run_on_ordinary_servers(args, stack, report)
+    if "kv-events" in args.only and not args.direct:
+        if args.engines:
+            report.skip("KV events", "the servers are not this run's own")
+        else:
+            stack.end_all()
+            print("starting vLLM with KV events", flush=True)
+            kv_events.run(report, args, stack, "bytes")
+
+
+def run_on_ordinary_servers(args, stack, report):
     engines = [Engine(url.removeprefix("http://").rstrip("/")) for url in args.engines]
     if not engines:
         print("starting vLLM (one to three minutes)", flush=True)

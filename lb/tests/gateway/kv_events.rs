@@ -1,12 +1,13 @@
 //! What engines tell of their own caches: known, missed, cut off, cleared, restarted; requests are answered throughout.
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use engine::kv_events::{Line, Stream};
 use engine::{Engine, KvEvents, Settings};
 use serde_json::Value;
 
-use crate::support::client::request;
+use crate::support::client::{post, request};
 use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, restart, worker_set};
 use crate::support::{Client, Driver, Gateway, Setup, eventually};
 
@@ -18,6 +19,8 @@ on_both_drivers![
     a_gateway_that_starts_late_asks_for_what_was_published_before,
     an_engine_restarted_on_the_same_port_starts_empty,
     engines_that_connect_are_told_apart_by_their_topics,
+    ranks_are_heard_at_ports_one_after_the_other,
+    requests_go_on_while_a_stream_says_nonsense,
 ];
 
 /// The default of engines.
@@ -178,4 +181,64 @@ fn engines_that_connect_are_told_apart_by_their_topics(driver: Driver) {
         engines.iter().for_each(Engine::reset_prefix_cache);
         engines.iter().all(|engine| told(&gateway, engine)["state"] == "live").then_some(())
     });
+}
+
+/// An engine that publishes at this port; `None` where the port is taken.
+fn publishing_at(port: u16) -> Option<Engine> {
+    let stream = Stream::Bind((Ipv4Addr::LOCALHOST, port).into());
+    let events = KvEvents { stream, replay: None, ..KvEvents::default() };
+    let settings = Settings { models: vec![MODEL.to_owned()], kv_events: Some(events), ..Settings::instant() };
+    Engine::start(settings).ok()
+}
+
+fn ranks_are_heard_at_ports_one_after_the_other(driver: Driver) {
+    let (first, second) = eventually("two ports in a row are free", || {
+        let first = publishing_at(0)?;
+        let second = publishing_at(first.kv_events_addr()?.port().checked_add(1)?)?;
+        Some((first, second))
+    });
+    let port = first.kv_events_addr().unwrap().port();
+    let events = format!("{{ port: {port}, dataParallelRanks: 2 }}");
+    let documents = with_events(&worker_set("workers", MODEL, ALIAS, &[&first]), &events);
+    let gateway = Setup::new(documents).start(driver);
+    let ask_each = |prompts: std::ops::Range<u32>| {
+        let one = ask(&gateway, prompts.clone());
+        for number in prompts {
+            let prompt = format!("second {number:04} ").repeat(100);
+            let body = chat_of(MODEL, &prompt, 40, "");
+            assert_eq!(post(second.addr(), "/v1/chat/completions", "", &body).status, 200);
+        }
+        one
+    };
+    eventually("both are heard", || {
+        ask_each(0..2);
+        [&first, &second].into_iter().for_each(Engine::reset_prefix_cache);
+        (told(&gateway, &first)["state"] == "live").then_some(())
+    });
+    let of_the_first = ask_each(2..4);
+    until(&gateway, &first, "the blocks of both are known", |told| {
+        told["blocks"].as_u64().is_some_and(|blocks| blocks > of_the_first)
+    });
+}
+
+fn requests_go_on_while_a_stream_says_nonsense(driver: Driver) {
+    let engine = engine_of(Settings::instant());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let babbler = std::thread::spawn(move || {
+        // One connection after the other is told something that is no ZMTP.
+        for _ in 0..3 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&b"HTTP/1.1 200 OK\r\n\r\n".repeat(10)).unwrap();
+        }
+    });
+    let documents = with_events(&worker_set("workers", MODEL, ALIAS, &[&engine]), &format!("{{ port: {port} }}"));
+    let gateway = Setup::new(documents).start(driver);
+    ask(&gateway, 0..3);
+    let told = until(&gateway, &engine, "what is wrong is told", |told| {
+        told["why"].as_str().is_some_and(|why| why.contains("does not speak ZMTP 3"))
+    });
+    assert_eq!(told["state"], "waiting");
+    babbler.join().unwrap();
+    ask(&gateway, 3..6);
 }
