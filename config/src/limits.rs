@@ -38,6 +38,9 @@ pub const POLL: Duration = Duration::from_secs(5);
 /// above, every policy on queues works with the past.
 pub const METRICS_INTERVAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
 
+/// Shortest and longest wait in the queue of a route: below, the queue is not looked at in time; beyond, whoever waits has long gone.
+pub const QUEUE_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(600));
+
 /// Largest request body that may be configured: it is held in memory whole.
 pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 30;
 
@@ -77,5 +80,22 @@ pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;
 /// Most endpoints that one request is tried on, the first included.
 pub const ATTEMPTS_MAX: usize = 4;
 
+/// An idle TLS connection to a provider is kept for this long: a handshake costs it and us some milliseconds, and the load
+/// balancers in front of hosted APIs close idle connections after a minute or later.
+pub const TLS_UPSTREAM_KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// Retries that are allowed at once however few requests are live; above it a fifth of the live requests.
 pub const RETRIES_FLOOR: u64 = 3;
+
+/// Tokens that an answer is taken for where the request names no limit: a typical chat answer. For what is reserved of a
+/// tenant's `tokensPerMinute` and for the price that candidates are compared by.
+pub const ANSWER_TOKENS_EXPECTED: u64 = 350;
+
+/// What clocks of this machine and of issuers of tokens may differ by, in seconds.
+pub const TOKEN_LEEWAY_S: u64 = 30;
+
+/// Verified tokens that a data thread keeps: those of as many callers as use one thread at a time.
+pub const TOKENS_KEPT_MAX: usize = 8_192;
+
+/// Heads of the queue of a route that get a look each time: beyond those whose turn it is, for the case that they alone are kept back.
+pub const QUEUE_LOOKS_MAX: usize = 4;

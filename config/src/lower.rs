@@ -227,6 +227,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
     }
     subjects::check_keys(&snapshot, checked, findings);
     subjects::check_certificates(&snapshot, checked, findings);
+    subjects::check_tokens(&snapshot, checked, findings);
     let policies: BTreeMap<&ResourceId, rules::Policy<'_>> = checked
         .iter()
         .filter_map(|c| match &c.document {
@@ -250,6 +251,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
     if !findings.iter().any(|f| f.severity == Severity::Error) {
         lint::warn(&snapshot, &policies, findings);
         effect::warn(checked, findings);
+        effect::idle_priorities(&snapshot, checked, findings);
         if snapshot.pools.is_empty() && !checked.is_empty() {
             let message = "there is no InferencePool: every request is refused";
             findings.push(Diagnostic::new(Code::NothingServed, message));

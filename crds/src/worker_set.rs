@@ -9,7 +9,7 @@ use crate::secret::Auth;
 use crate::value::Duration;
 
 /// vLLM servers that serve the same model. Exactly one of `selector` and `endpoints`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-exactly-one-of" = ["selector", "endpoints"]))]
 pub struct InferenceWorkerSetSpec {
@@ -38,6 +38,9 @@ pub struct InferenceWorkerSetSpec {
     /// Limits of this balancer toward the endpoints.
     #[serde(default)]
     pub limits: WorkerSetLimits,
+    /// What the servers cost while they work, for the access log and the cost metrics.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<GpuCost>,
     /// The credential the engines ask for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
@@ -72,6 +75,32 @@ pub struct Model {
     pub context_window: Option<u32>,
 }
 
+/// What a server costs while it works. A request is charged the time it was at the server, divided among all that were there with
+/// it; time in which the server had nothing to do is nobody's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct GpuCost {
+    /// Price of one GPU for one second.
+    #[schemars(range(min = 0.0))]
+    pub per_gpu_second: f64,
+    /// GPUs of one endpoint.
+    #[serde(default = "gpus")]
+    #[schemars(range(min = 1))]
+    pub gpus_per_endpoint: u32,
+    /// ISO 4217 code of the currency.
+    #[serde(default = "currency")]
+    #[schemars(pattern("^[A-Z]{3}$"))]
+    pub currency: String,
+}
+
+fn gpus() -> u32 {
+    1
+}
+
+fn currency() -> String {
+    "USD".to_owned()
+}
+
 /// Pods by their labels.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -86,7 +115,7 @@ pub struct Selector {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Endpoint {
     /// IP address or DNS name, without a port.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("format" = "host"))]
     pub address: String,
     /// TCP port; absent: the worker set's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,6 +133,10 @@ pub struct Metrics {
     pub path: String,
     /// Time between two reads, 50ms to 1m.
     #[serde(default = "metrics_interval")]
+    #[schemars(extend("x-cel" = [[
+        "duration(self) >= duration('50ms') && duration(self) <= duration('1m')",
+        "the interval must be from 50ms to 1m"
+    ]]))]
     pub interval: Duration,
 }
 

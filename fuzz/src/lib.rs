@@ -9,6 +9,7 @@
 //! An input that failed once stays in the corpus, named for what it found.
 #![forbid(unsafe_code)]
 
+mod bedrock;
 mod control;
 mod documents;
 mod http;
@@ -19,7 +20,9 @@ mod openai;
 mod prompt;
 mod stream;
 mod tls;
+mod token;
 
+pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
@@ -28,6 +31,7 @@ pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
+pub use token::token;
 
 /// A parser and what must hold of it.
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +79,11 @@ pub const TARGETS: &[Target] = targets! {
     tls_session: 10,
     certificate: 40,
     tags: 30,
+    aws_frames: 100,
+    converse_request: 400,
+    converse_answer: 400,
+    converse_stream: 100,
+    token: 400,
     kv_event: 400,
     kv_mirror: 300,
     zmtp: 200,

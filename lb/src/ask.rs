@@ -12,6 +12,7 @@ use crate::io;
 use crate::openai::prompt;
 use crate::openai::request::Delivery;
 use crate::plan::EndpointId;
+use crate::quota;
 use crate::record::Record;
 use crate::routed::Routed;
 use crate::shard::Shard;
@@ -25,10 +26,48 @@ pub(crate) fn decide<'p>(
     tried: &[EndpointId],
     record: &mut Record<'p>,
 ) -> Result<Choice<'p>, Refused> {
-    let decided = ask(shard, client, routed, message, tried, decide::decide);
+    let decided = ask_with_room(shard, client, routed, message, tried);
+    keep(shard, routed, tried, record);
+    decided
+}
+
+/// Step 5 for a request that waits. Only what ends the wait is kept: a hundred looks in vain would push out all other decisions.
+pub(crate) fn decide_again<'p>(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'p>,
+    message: &Message,
+    record: &mut Record<'p>,
+) -> Result<Choice<'p>, Refused> {
+    let decided = ask_with_room(shard, client, routed, message, &[]);
+    if !matches!(decided, Err(Refused::Overloaded { .. })) {
+        keep(shard, routed, &[], record);
+    }
+    decided
+}
+
+/// Asks until somebody is chosen who has room, or nobody is.
+fn ask_with_room<'p>(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'p>,
+    message: &Message,
+    tried: &[EndpointId],
+) -> Result<Choice<'p>, Refused> {
+    let mut passed = PassedOver { tried, full: Vec::new() };
+    // Each turn ends it, or notes another provider, which is chosen no more.
+    loop {
+        let choice = ask(shard, client, routed, message, &passed, decide::decide)?;
+        if let Some(choice) = admitted(shard, routed, choice, &mut passed.full) {
+            return Ok(choice);
+        }
+    }
+}
+
+fn keep<'p>(shard: &Shard, routed: &Routed<'p>, tried: &[EndpointId], record: &mut Record<'p>) {
     let asked = Asked {
         request_id: &record.entry.request_id,
-        tenant: routed.tenant,
+        tenant: routed.caller.name,
         model: &record.entry.model,
         tags: &routed.tags,
         shadow_rule: record.entry.shadow.map(|shadow| shadow.rule),
@@ -36,9 +75,10 @@ pub(crate) fn decide<'p>(
         at_us: io::now_us(),
     };
     let mut memory = shard.memory.borrow_mut();
+    record.rule = memory.reasons().rule;
+    record.prompt_tokens = memory.reasons().prompt_tokens;
     let number = shard.decisions.borrow_mut().keep(routed.plan, routed.pool_index, &asked, memory.reasons());
     record.decision = Some(number);
-    decided
 }
 
 /// What a rule in shadow would do.
@@ -51,7 +91,37 @@ pub(crate) fn shadow<'p>(
     if !routed.pool.program.has_shadow() {
         return None;
     }
-    ask(shard, client, routed, message, &[], decide::shadow)
+    let nobody = PassedOver { tried: &[], full: Vec::new() };
+    ask(shard, client, routed, message, &nobody, decide::shadow)
+}
+
+/// Endpoints that this request does not go to.
+struct PassedOver<'a> {
+    /// They have failed it.
+    tried: &'a [EndpointId],
+    /// Their limits turned out to have no room for it. At most one for each destination of the pool.
+    full: Vec<EndpointId>,
+}
+
+/// Counts the request in the limits of the provider that was chosen. `None`: there is no room, which is noted in `full`, and the
+/// decision is to be made again.
+fn admitted<'p>(
+    shard: &Shard,
+    routed: &Routed<'p>,
+    choice: Choice<'p>,
+    full: &mut Vec<EndpointId>,
+) -> Option<Choice<'p>> {
+    let Some(metered) = &choice.endpoint.spec.metered else { return Some(choice) };
+    let answer = routed.request.output_tokens_max.unwrap_or(0);
+    let tokens = u64::from(choice.prompt_tokens).saturating_add(answer);
+    match metered.admit(io::now_us(), tokens) {
+        Ok(permit) => Some(Choice { permit: Some(permit), ..choice }),
+        Err(quota::Full) => {
+            full.push(choice.endpoint.spec.id);
+            shard.memory.borrow_mut().recycle(choice.chain);
+            None
+        }
+    }
 }
 
 /// Asks `judge` about the request, with what this thread knows.
@@ -60,7 +130,7 @@ fn ask<'p, T>(
     client: &Client,
     routed: &Routed<'p>,
     message: &Message,
-    tried: &[EndpointId],
+    passed: &PassedOver<'_>,
     judge: fn(&'p Pool, &Question<'_>, &mut Knowledge<'_, 'p>) -> T,
 ) -> T {
     let headers = HeadersOf { headers: &client.head.headers, buffer: &message.bytes };
@@ -70,7 +140,7 @@ fn ask<'p, T>(
         body: message.body(),
         facts: policy::Request {
             model: &routed.request.model,
-            tenant: routed.tenant,
+            tenant: routed.caller.name,
             tags: &routed.tags,
             api: routed.api,
             stream: match routed.request.delivery {
@@ -80,13 +150,14 @@ fn ask<'p, T>(
             prompt_tokens: f64::NAN,
             headers: &headers,
             conversation: match routed.pool.program.splits_conversations() {
-                true => prompt::conversation(&routed.request, message.body(), routed.tenant),
+                true => prompt::conversation(&routed.request, message.body(), routed.caller.name),
                 false => None,
             },
         },
         now_us,
         seed: shard.next_request_id(),
-        tried,
+        tried: passed.tried,
+        full: &passed.full,
     };
     let mut knowledge = Knowledge {
         plan: routed.plan,

@@ -3,8 +3,11 @@
 //! Reading order: `server` (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
 //! eight steps), then the rooms each step enters.
 
+mod allowance;
 mod ask;
+mod attempt;
 mod body;
+mod charge;
 pub mod cli;
 mod conn;
 mod control;
@@ -18,6 +21,7 @@ mod forward;
 mod handover;
 mod http1;
 mod io;
+mod keyring;
 mod local;
 mod log;
 mod mailbox;
@@ -27,6 +31,8 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod quota;
+mod queue;
 mod record;
 mod routed;
 mod server;
@@ -38,6 +44,7 @@ mod tenant;
 mod time;
 mod tls;
 mod upstream;
+mod verdict;
 
 pub use io::{Driver, DriverInUse};
 

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 
+use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
 use predictor::fleet::Evidence;
 
 use crate::decisions::{DecisionReport, Wanted};
 use crate::handover::{Arrival, SharedLoad};
+use crate::keyring::Keyring;
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, TlsFault};
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
 pub(crate) const MAILBOX_MESSAGES_MAX: usize = 16_384;
@@ -63,6 +65,8 @@ pub(crate) enum ToShard {
         /// What to accept with.
         acceptor: Acceptor,
     },
+    /// The public keys that tokens are checked with from now on.
+    Keys(Arc<Keyring>),
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Send what is kept of the last decisions.
@@ -140,6 +144,8 @@ pub(crate) enum FromShard {
         /// How.
         failure: Failure,
     },
+    /// A token names a key that is not known: the keys of its issuer are to be read again.
+    KeysWanted(KeySource),
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.
@@ -163,6 +169,14 @@ pub(crate) enum Failure {
     ServerError,
     /// 429 or 503: busy, not broken.
     Busy,
+    /// No TLS connection.
+    Tls(TlsFault),
+    /// A provider sends its callers elsewhere.
+    Redirect,
+    /// A provider does not know this gateway's credential.
+    Unauthorized,
+    /// A provider refuses a request, or this gateway's credential; which of the two cannot be told.
+    Forbidden,
 }
 
 impl Failure {
@@ -177,6 +191,10 @@ impl Failure {
             Self::BadAnswer => "bad_answer",
             Self::ServerError => "server_error",
             Self::Busy => "busy",
+            Self::Tls(fault) => fault.label(),
+            Self::Redirect => "redirect",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
         }
     }
 }

@@ -7,6 +7,7 @@ use ahash::RandomState;
 use crate::mailbox::Failure;
 use crate::openai::Usage;
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
 pub(crate) const DURATION_BOUNDS_S: [f64; 16] =
@@ -47,6 +48,8 @@ impl Histogram {
 pub(crate) struct Labels<'a> {
     /// The configured name of the model asked for; empty when it is none.
     pub(crate) model: &'a str,
+    /// The model that the server was sent; empty when there was none.
+    pub(crate) model_served: &'a str,
     /// The tenant's name.
     pub(crate) tenant: &'a str,
     /// Worker set or provider that answered; empty when none did.
@@ -65,6 +68,7 @@ pub(crate) struct Labels<'a> {
 #[derive(Debug, Clone)]
 struct OneSeries {
     model: Box<str>,
+    model_served: Box<str>,
     tenant: Box<str>,
     destination: Box<str>,
     rule: Box<str>,
@@ -78,6 +82,7 @@ impl OneSeries {
     fn new(labels: &Labels<'_>) -> Self {
         Self {
             model: labels.model.into(),
+            model_served: labels.model_served.into(),
             tenant: labels.tenant.into(),
             destination: labels.destination.into(),
             rule: labels.rule.into(),
@@ -91,6 +96,7 @@ impl OneSeries {
     fn labels(&self) -> Labels<'_> {
         Labels {
             model: &self.model,
+            model_served: &self.model_served,
             tenant: &self.tenant,
             destination: &self.destination,
             rule: &self.rule,
@@ -116,7 +122,8 @@ impl SeriesTable {
         let at = self.find(labels).unwrap_or_else(|| {
             let full = self.all.len() >= SERIES_MAX;
             let other = "other";
-            let folded = Labels { model: other, tenant: other, destination: other, rule: other, ..*labels };
+            let folded =
+                Labels { model: other, model_served: other, tenant: other, destination: other, rule: other, ..*labels };
             let labels = if full { &folded } else { labels };
             self.find(labels).unwrap_or_else(|| self.add(labels))
         });
@@ -152,6 +159,8 @@ pub(crate) struct SeriesCounts {
     pub(crate) cached_tokens: u64,
     /// `completion_tokens` as reported.
     pub(crate) completion_tokens: u64,
+    /// In the currencies of the destinations' prices.
+    pub(crate) cost: f64,
     /// From the last byte of the request to the first content of the answer, streamed answers only.
     pub(crate) ttft: Histogram,
     /// From the last byte of the request to the last of the answer.
@@ -212,6 +221,8 @@ pub(crate) struct Metrics {
     pub(crate) retries_refused: u64,
     /// New upstream connections.
     pub(crate) upstream_connects: u64,
+    /// Of these, those that became TLS connections.
+    pub(crate) upstream_tls_handshakes: u64,
     /// Requests on a kept upstream connection.
     pub(crate) upstream_reuses: u64,
     /// Lines of the access log that found no room.
@@ -224,8 +235,19 @@ pub(crate) struct Metrics {
     pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
     pub(crate) series: SeriesTable,
+    /// Requests that have waited for room, by pool and rule.
+    pub(crate) queues: BTreeMap<[Box<str>; 2], QueueCounts>,
     /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
     pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
+}
+
+/// Requests that have waited under one rule.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueCounts {
+    /// By how it ended, as [`queue::Outcome::ALL`] counts.
+    pub(crate) outcomes: [u64; queue::Outcome::ALL.len()],
+    /// How long they waited, whatever came of it.
+    pub(crate) waits: Histogram,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
@@ -237,6 +259,18 @@ impl Metrics {
         let key = [rule, destination, error].map(Box::from);
         if self.shadowed.len() < SERIES_MAX || self.shadowed.contains_key(&key) {
             *self.shadowed.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Counts a request that has waited, or was not let wait. Names of rules that are gone stay, within a bound.
+    pub(crate) fn queued(&mut self, pool: &str, rule: &str, outcome: queue::Outcome, waited_us: u64) {
+        let key = [pool, rule].map(Box::from);
+        if self.queues.len() < SERIES_MAX || self.queues.contains_key(&key) {
+            let counts = self.queues.entry(key).or_default();
+            counts.outcomes[outcome as usize] += 1;
+            if outcome != queue::Outcome::Full {
+                counts.waits.observe_us(waited_us);
+            }
         }
     }
 
@@ -258,11 +292,19 @@ impl Metrics {
         self.replays += other.replays;
         self.retries_refused += other.retries_refused;
         self.upstream_connects += other.upstream_connects;
+        self.upstream_tls_handshakes += other.upstream_tls_handshakes;
         self.upstream_reuses += other.upstream_reuses;
         self.log_lines_dropped += other.log_lines_dropped;
         self.peer_batches_dropped += other.peer_batches_dropped;
         for (key, n) in &other.shadowed {
             *self.shadowed.entry(key.clone()).or_default() += n;
+        }
+        for (key, counts) in &other.queues {
+            let mine = self.queues.entry(key.clone()).or_default();
+            mine.waits.merge(&counts.waits);
+            for (mine, theirs) in mine.outcomes.iter_mut().zip(counts.outcomes) {
+                *mine += theirs;
+            }
         }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;
@@ -274,6 +316,7 @@ impl Metrics {
             let mine = self.series.counts(&labels);
             mine.requests += counts.requests;
             mine.add_tokens(&counts.tokens());
+            mine.cost += counts.cost;
             mine.ttft.merge(&counts.ttft);
             mine.duration.merge(&counts.duration);
         }

@@ -1,14 +1,20 @@
 //! What the control thread hands to the data threads: a snapshot with its endpoints found, as one immutable value.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::Account;
+use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
+use crate::quota::Metered;
+use crate::queue::WaitingCounts;
 use crate::tags::Tagger;
+use crate::tls::Connector;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -35,6 +41,10 @@ pub(crate) struct EndpointSpec {
     pub(crate) backend: policy::Backend,
     /// Where to connect.
     pub(crate) address: SocketAddr,
+    /// Where to connect when that fails: a provider's name stands for many.
+    pub(crate) other_addresses: Vec<SocketAddr>,
+    /// What TLS connections are made with; `None` for plain ones.
+    pub(crate) tls: Option<Connector>,
     /// Value of the `Host` header.
     pub(crate) host_header: String,
     /// Goes before the path, in place of a leading `/v1` (providers); empty for a worker.
@@ -47,6 +57,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) kind: String,
     /// Most requests in flight here; `None` is no limit.
     pub(crate) in_flight_max: Option<u32>,
+    /// A provider's limits, counted over all threads; `None` where there are none.
+    pub(crate) metered: Option<Metered>,
     /// Time-outs that replace those of the server's file.
     pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
@@ -63,7 +75,7 @@ pub(crate) struct CredentialHeader {
 }
 
 /// Time-outs of one destination; `None` takes the server's.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EndpointTimeouts {
     /// Until the connection is up.
     pub(crate) connect: Option<Duration>,
@@ -71,6 +83,8 @@ pub(crate) struct EndpointTimeouts {
     pub(crate) first_byte: Option<Duration>,
     /// Between two bytes of the answer.
     pub(crate) idle: Option<Duration>,
+    /// From the connection to the last byte of the answer; `None`: no limit.
+    pub(crate) total: Option<Duration>,
 }
 
 /// A snapshot in force.
@@ -84,6 +98,10 @@ pub(crate) struct Plan {
     pub(crate) worker_sets: Vec<Vec<EndpointId>>,
     /// The classifiers of each pool of the snapshot, in its order.
     pub(crate) taggers: Vec<Tagger>,
+    /// What each tenant of the snapshot has used, in its order; the same over changes of the snapshot.
+    pub(crate) accounts: Vec<Arc<Account>>,
+    /// How many requests wait under each rule.
+    pub(crate) waiting: WaitingCounts,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
     pub(crate) providers: Vec<Option<EndpointId>>,
 }
@@ -118,6 +136,29 @@ impl Plan {
     ) -> (Self, Vec<String>) {
         let (taggers, faults): (Vec<_>, Vec<_>) =
             snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
-        (Self { snapshot, endpoints, worker_sets, taggers, providers }, faults.into_iter().flatten().collect())
+        let accounts = Accounts::default().of(&snapshot);
+        let waiting = WaitingCounts::of(&snapshot.pools);
+        (
+            Self { snapshot, endpoints, worker_sets, taggers, accounts, waiting, providers },
+            faults.into_iter().flatten().collect(),
+        )
+    }
+}
+
+/// What tenants have used, over all changes of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    by_tenant: BTreeMap<ResourceId, Arc<Account>>,
+}
+
+impl Accounts {
+    /// Those of the tenants of `snapshot`, in its order. Of tenants that are gone nothing is kept.
+    pub(crate) fn of(&mut self, snapshot: &Snapshot) -> Vec<Arc<Account>> {
+        let mut before = std::mem::take(&mut self.by_tenant);
+        for tenant in &snapshot.tenants {
+            let account = before.remove(&tenant.id).unwrap_or_default();
+            self.by_tenant.insert(tenant.id.clone(), account);
+        }
+        snapshot.tenants.iter().filter_map(|tenant| self.by_tenant.get(&tenant.id).cloned()).collect()
     }
 }

@@ -17,7 +17,7 @@ use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options,
 use crate::plan::{LocalPlan, Plan};
 use crate::record::Record;
 use crate::shard::Shard;
-use crate::tenant::tenant_of;
+use crate::tenant::{Caller, caller_of};
 
 /// Longest model name in a log line; clients send anything.
 const MODEL_LOGGED_BYTES_MAX: usize = 200;
@@ -29,7 +29,7 @@ pub(crate) struct Routed<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) api: Api,
     pub(crate) request: Request,
-    pub(crate) tenant: &'a str,
+    pub(crate) caller: Caller<'a>,
     pub(crate) tags: Vec<&'a str>,
     /// What the upstream is asked for, where it is not what the client sent.
     pub(crate) target: Option<Vec<u8>>,
@@ -50,15 +50,17 @@ pub(crate) async fn read<'a>(
     message: &mut Message,
     record: &mut Record<'a>,
 ) -> Result<Read<'a>, Refused> {
+    let caller = caller_of(shard, plan, client, &message.bytes).await?;
+    record.entry.tenant = caller.name;
     if let Some(answer) = read_head(client, plan, message, record)? {
         return Ok(Read::Local(answer));
     }
     let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
     body::decode(shard, client, message, inspection).await?;
-    Ok(Read::Route(Box::new(read_body(client, plan, message, record)?)))
+    Ok(Read::Route(Box::new(read_body(client, plan, message, caller, record)?)))
 }
 
-/// Path and caller; the answer where it needs no upstream.
+/// The path; the answer where it needs no upstream.
 fn read_head<'a>(
     client: &Client,
     plan: &'a Plan,
@@ -67,8 +69,6 @@ fn read_head<'a>(
 ) -> Result<Option<local::Answer>, Refused> {
     let bytes = &message.bytes;
     let path = path_of(origin_form(client.head.target.of(bytes)));
-    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
-    record.entry.tenant = tenant;
     if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
         return Ok(Some(answer));
     }
@@ -90,6 +90,7 @@ fn read_body<'a>(
     client: &Client,
     plan: &'a Rc<LocalPlan>,
     message: &Message,
+    caller: Caller<'a>,
     record: &mut Record<'a>,
 ) -> Result<Routed<'a>, Refused> {
     let target = origin_form(client.head.target.of(&message.bytes));
@@ -116,6 +117,5 @@ fn read_body<'a>(
     record.entry.tags.clone_from(&tags);
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    let tenant = record.entry.tenant;
-    Ok(Routed { plan, pool_index, pool, api, request, tenant, tags, target, usage_asked })
+    Ok(Routed { plan, pool_index, pool, api, request, caller, tags, target, usage_asked })
 }

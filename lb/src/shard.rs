@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::fleet::{self, Backend, Decided, Fleet};
@@ -20,11 +21,13 @@ use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
+use crate::keyring::Keyring;
 use crate::log::Entry;
 use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
+use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tls::Acceptor;
@@ -84,6 +87,11 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) decisions: RefCell<Decisions>,
+    /// Requests that wait for room.
+    pub(crate) queues: Queues,
+    keys: RefCell<Arc<Keyring>>,
+    /// Tokens that were verified by the keys and the plan in force, with the index of the tenant each names.
+    pub(crate) tokens: RefCell<VerifiedTokens<usize>>,
     pub(crate) draining: Cell<bool>,
     drain_since_us: Cell<u64>,
     /// Memory for request bodies.
@@ -129,6 +137,9 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         decisions: RefCell::default(),
+        queues: Queues::default(),
+        keys: RefCell::default(),
+        tokens: RefCell::new(VerifiedTokens::new(config::limits::TOKENS_KEPT_MAX)),
         draining: Cell::new(false),
         drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
@@ -144,6 +155,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     });
     io::spawn(reactor.clone().sweep());
     io::spawn(housekeeping(shard.clone()));
+    io::spawn(look_for_room(shard.clone()));
     if !shard.peers.is_empty() {
         io::spawn(flush_peers(shard.clone()));
     }
@@ -204,10 +216,17 @@ async fn housekeeping(shard: Rc<Shard>) {
         shard.flush_log();
         shard.tell_if_drained();
         let now_us = io::now_us();
-        let keep_us = duration_us(shard.settings.upstream_keep_alive);
         for endpoint in shard.table.borrow().iter() {
-            endpoint.close_stale(now_us, keep_us);
+            endpoint.close_stale(now_us, duration_us(endpoint.keep_alive(&shard.settings)));
         }
+    }
+}
+
+/// Requests that wait look for room from time to time, whatever happens.
+async fn look_for_room(shard: Rc<Shard>) {
+    loop {
+        io::sleep(queue::LOOK_EVERY).await;
+        shard.queues.look(config::limits::QUEUE_LOOKS_MAX);
     }
 }
 
@@ -240,6 +259,11 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Keys(keys) => {
+                    if self.keys.replace(keys.clone()).version != keys.version {
+                        self.tokens.borrow_mut().clear();
+                    }
+                }
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
@@ -262,6 +286,8 @@ impl Shard {
                 }
             }
         }
+        // Other threads' requests may have ended, endpoints may be less busy than they were.
+        self.queues.look(1);
         if !mailbox.is_empty() {
             self.reactor.wake_again();
         }
@@ -317,6 +343,7 @@ impl Shard {
         }
         *self.plan.borrow_mut() = Some(LocalPlan::new(plan));
         self.decisions.borrow_mut().plan_changed();
+        self.tokens.borrow_mut().clear();
     }
 
     /// Whether a plan is in force whose endpoints have all been asked.
@@ -327,6 +354,16 @@ impl Shard {
     /// The plan in force.
     pub(crate) fn plan(&self) -> Option<Rc<LocalPlan>> {
         self.plan.borrow().clone()
+    }
+
+    /// The public keys that tokens are checked with.
+    pub(crate) fn keys(&self) -> Arc<Keyring> {
+        self.keys.borrow().clone()
+    }
+
+    /// Tells the control thread something that is no harm to lose.
+    pub(crate) fn tell_control(&self, message: FromShard) {
+        let _ = self.control.try_send(message);
     }
 
     fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {
@@ -367,9 +404,7 @@ impl Shard {
         let table = self.table.borrow();
         let mut fleet = self.fleet.borrow_mut();
         for event in &batch.events {
-            if table.incarnation(event.endpoint, event.incarnation).is_none() {
-                continue;
-            }
+            let Some(endpoint) = table.incarnation(event.endpoint, event.incarnation) else { continue };
             match &event.what {
                 PeerWhat::Decided { chain, prompt_tokens, overlap_tokens, answer, attempt } => {
                     fleet.decided(
@@ -389,6 +424,7 @@ impl Shard {
                     fleet.first_token(event.at_us, event.request, event.endpoint.0);
                 }
                 PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
+                PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
             }
         }
     }
@@ -457,18 +493,26 @@ impl Shard {
         let id = endpoint.spec.id;
         *self.metrics.borrow_mut().failures.entry((id, failure)).or_default() += 1;
         match failure {
-            Failure::Connect | Failure::Reset => {
+            Failure::Connect | Failure::Reset | Failure::Tls(_) | Failure::Redirect | Failure::Unauthorized => {
                 endpoint.failed(now_us);
                 endpoint.suspect(now_us);
             }
             Failure::FirstByteTimeout | Failure::IdleTimeout | Failure::BadAnswer | Failure::ServerError => {
                 endpoint.failed(now_us);
             }
-            Failure::Busy => return,
+            Failure::Busy | Failure::Forbidden => return,
         }
         // A full box only delays what the next probe finds out anyway.
         let _ =
             self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+    }
+
+    /// A provider is busy: no thread asks it again for a while.
+    pub(crate) fn back_off(&self, endpoint: &Endpoint, pause: Duration) {
+        let now_us = io::now_us();
+        let until_us = now_us.saturating_add(duration_us(pause));
+        endpoint.back_off(until_us);
+        self.tell_peers(endpoint, 0, now_us, || PeerWhat::BacksOff { until_us });
     }
 
     /// Writes a line of the access log.

@@ -6,17 +6,18 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 87] = [
+const EXAMPLES: [(&str, &str); 93] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
     ("any", "[pii, secret]"),
     ("audience", "kinference"),
-    ("baseURL", "http://127.0.0.1:9101/v1"),
+    ("baseURL", "https://api.example.com/v1"),
     ("cache", "10000"),
     ("certFile", "tls.crt"),
     ("chatTemplateFile", "chat.jinja"),
     ("claim", "sub"),
+    ("caFile", "ca.crt"),
     ("clientCaFile", "ca.crt"),
     ("code", "tenant_blocked"),
     ("connectionsPerThread", "65536"),
@@ -35,16 +36,19 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("frequencyPenalty", "0.5"),
     ("fromEnv", "DATABRICKS_TOKEN"),
     ("fromFile", "token.txt"),
+    ("gpusPerEndpoint", "2"),
     ("inFlight", "8"),
     ("inputPerMillion", "0.5"),
     ("issuer", "https://login.example.com"),
     ("jwksFile", "jwks.json"),
+    ("jwksUrl", "https://login.example.com/.well-known/jwks.json"),
     ("key", "token"),
     ("keyFile", "tls.key"),
     ("kubeconfig", "/etc/kubeconfig"),
     ("kvCacheUsage", "0.9"),
     ("maxInFlight", "64"),
     ("maxInFlightPerEndpoint", "256"),
+    ("maxLength", "500"),
     ("maxTokens", "4096"),
     ("message", "This key is blocked."),
     ("minCount", "2"),
@@ -59,6 +63,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("none", "[pii]"),
     ("outputPerMillion", "1.5"),
     ("path", "/metrics"),
+    ("perGpuSecond", "0.0007"),
     ("patterns", "['TICKET-[0-9]+']"),
     ("pools", "[qwen]"),
     ("port", "8000"),
@@ -81,6 +86,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("san", "spiffe://cluster/ns/alice/sa/app"),
     ("seed", "7"),
     ("servedName", "qwen"),
+    ("serverName", "api.example.com"),
     ("service", "bedrock"),
     ("shadowRule", "try-first"),
     ("sha256", "3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"),
@@ -137,7 +143,7 @@ fn example_at(path: &str) -> Option<&'static str> {
 }
 
 /// Units of numbers by the field's name.
-const UNITS: [(&str, &str); 34] = [
+const UNITS: [(&str, &str); 37] = [
     ("cache", "entries"),
     ("connectionsPerThread", "connections"),
     ("contextWindow", "tokens"),
@@ -146,15 +152,18 @@ const UNITS: [(&str, &str); 34] = [
     ("dataThreads", "threads"),
     ("errorRate", "ratio"),
     ("frequencyPenalty", "as the API has it"),
+    ("gpusPerEndpoint", "GPUs"),
     ("inFlight", "requests"),
     ("inputPerMillion", "currency per 1e6 tokens"),
     ("kvCacheUsage", "ratio"),
     ("maxInFlight", "requests"),
     ("maxInFlightPerEndpoint", "requests"),
+    ("maxLength", "requests"),
     ("maxTokens", "tokens"),
     ("minCount", "words"),
     ("minP", "ratio"),
     ("outputPerMillion", "currency per 1e6 tokens"),
+    ("perGpuSecond", "currency per GPU-second"),
     ("port", "TCP port"),
     ("prefixOverlap", "ratio"),
     ("presencePenalty", "as the API has it"),
@@ -219,6 +228,7 @@ fn duration(name: &str) -> &'static str {
         "interval" => "100ms",
         "predictedTTFT" => "500ms",
         "drainTimeout" | "total" => "10m",
+        "maxWait" => "2s",
         _ => "30s",
     }
 }

@@ -84,7 +84,16 @@ pub fn server_url(url: &str) -> Result<StaticEndpoint, String> {
 #[must_use]
 pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) -> Option<String> {
     let mut report = ShardReport::default();
-    let labels = Labels { model, tenant, destination, rule, api: "ChatCompletions", outcome: "ok", status: 200 };
+    let labels = Labels {
+        model,
+        model_served: model,
+        tenant,
+        destination,
+        rule,
+        api: "ChatCompletions",
+        outcome: "ok",
+        status: 200,
+    };
     report.metrics.series.counts(&labels).requests = 1;
     exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
 }
@@ -168,6 +177,7 @@ fn status() -> Status {
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
         certificates: CertificatesStatus::default(),
+        keys: (Vec::new(), 0),
         cache_sweeps_lost: 0,
         log_lines_dropped: 0,
         facts: Arc::new(Facts {

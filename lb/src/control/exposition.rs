@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
+use config::snapshot::RateLimits;
+use policy::Action;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
@@ -16,9 +18,11 @@ use prometheus_client::registry::Registry;
 use super::kv::{KvState, KvStatus};
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use crate::allowance::limits_of;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// The media type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -49,9 +53,11 @@ impl Collector for Page {
         self.process(&mut out)?;
         self.configuration(&mut out)?;
         self.certificates(&mut out)?;
+        self.tenants(&mut out)?;
         self.connections(&mut out)?;
         self.threads(&mut out)?;
         self.requests(&mut out)?;
+        self.queues(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
         self.endpoints(&mut out)?;
@@ -59,8 +65,10 @@ impl Collector for Page {
     }
 }
 
-/// The label of the model asked for in families with agreed names (`gen_ai.request.model`).
-const AGREED: &str = "gen_ai_request_model";
+/// The labels of the model asked for and of the one that was sent, in families with agreed names (`gen_ai.request.model`).
+const AGREED: [&str; 2] = ["gen_ai_request_model", "gen_ai_response_model"];
+/// The same in families of ours.
+const OURS: [&str; 2] = ["model", "model_served"];
 
 type Labels<'a> = Vec<(&'static str, String)>;
 
@@ -80,6 +88,20 @@ impl Writer<'_> {
         let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A family of counters of what comes in fractions.
+    fn sums(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
         }
         Ok(())
     }
@@ -186,6 +208,40 @@ impl Page {
         )
     }
 
+    /// Who may call, and how much of their limits is left. One series a tenant, of those that have limits.
+    fn tenants(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let (sources, failures) = &self.status.keys;
+        let keys = sources.iter().map(|of| (vec![("source", of.source.clone())], of.keys));
+        out.gauges("kinference_issuer_keys", "Public keys known of a token issuer", keys)?;
+        out.counter(
+            "kinference_issuer_keys_failures",
+            "Readings of issuers' keys that failed; those that were known stayed",
+            *failures,
+        )?;
+        let plan = self.status.plan.as_ref();
+        let limited = || {
+            let tenants = plan.into_iter().flat_map(|plan| plan.snapshot.tenants.iter().zip(&plan.accounts));
+            tenants.filter(|(tenant, _)| tenant.limits != RateLimits::default())
+        };
+        let in_flight =
+            limited().map(|(tenant, account)| (vec![("tenant", tenant.id.name.clone())], account.in_flight()));
+        out.gauges("kinference_tenant_in_flight", "Requests in flight of a tenant with limits", in_flight)?;
+        let now_ns = crate::clock_us().saturating_mul(1_000);
+        let left = limited().flat_map(|(tenant, account)| {
+            let standing = account.standing(limits_of(tenant), now_ns);
+            let levels = [("requests", standing.requests), ("tokens", standing.tokens)];
+            levels.into_iter().filter_map(move |(limit, level)| {
+                let labels = vec![("tenant", tenant.id.name.clone()), ("limit", limit.to_owned())];
+                Some((labels, level?.remaining))
+            })
+        });
+        out.gauges(
+            "kinference_tenant_remaining",
+            "Requests or tokens that a tenant has left of its limit a minute",
+            left,
+        )
+    }
+
     fn connections(&self, out: &mut Writer<'_>) -> fmt::Result {
         let m = &self.totals;
         out.gauge("kinference_downstream_connections_open", "Client connections open", m.connections_open)?;
@@ -209,6 +265,11 @@ impl Page {
         out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
         out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
         out.counter("kinference_upstream_connects", "New upstream connections", m.upstream_connects)?;
+        out.counter(
+            "kinference_upstream_tls_handshakes",
+            "TLS handshakes with upstreams that were done",
+            m.upstream_tls_handshakes,
+        )?;
         out.counter("kinference_upstream_reuses", "Requests on a kept upstream connection", m.upstream_reuses)?;
         let lost = m.log_lines_dropped.saturating_add(self.status.log_lines_dropped);
         out.counter(
@@ -272,22 +333,53 @@ impl Page {
         out.counter("kinference_replays", "Requests sent again because a kept connection had died", m.replays)
     }
 
-    /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.
+    fn queues(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let labels = |pool: &str, rule: &str| vec![("pool", pool.to_owned()), ("rule", rule.to_owned())];
+        let mut waiting: Vec<(Labels<'static>, u32)> = Vec::new();
+        if let Some(plan) = &self.status.plan {
+            for (pool_index, pool) in plan.snapshot.pools.iter().enumerate() {
+                for (rule_index, rule) in pool.program.rules().iter().enumerate() {
+                    if matches!(&rule.action, Action::Route(route) if route.queue.is_some()) {
+                        let count = plan.waiting.waiting(pool_index, rule_index);
+                        waiting.push((labels(&pool.id.name, &rule.name), count));
+                    }
+                }
+            }
+        }
+        out.gauges("kinference_queue_length", "Requests that wait for room under a rule", waiting)?;
+        let queues = &self.totals.queues;
+        let ended = queues.iter().flat_map(|([pool, rule], counts)| {
+            queue::Outcome::ALL.into_iter().zip(counts.outcomes).map(move |(outcome, count)| {
+                let mut labels = labels(pool, rule);
+                labels.push(("outcome", outcome.label().to_owned()));
+                (labels, count)
+            })
+        });
+        out.counters("kinference_queue_requests", "Requests that had to wait for room, by what came of it", ended)?;
+        let waits = queues.iter().map(|([pool, rule], counts)| (labels(pool, rule), &counts.waits));
+        out.durations("kinference_queue_wait_seconds", "How long requests waited for room", waits)
+    }
+
+    /// Tokens, costs and times by models, tenant and destination: rule, interface and outcome would only multiply the buckets.
     fn tokens_and_times(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
+        let mut groups: BTreeMap<[&str; 4], SeriesCounts> = BTreeMap::new();
         for (series, counts) in self.totals.series.iter() {
-            let group = groups.entry([series.model, series.tenant, series.destination]).or_default();
+            let key = [series.model, series.model_served, series.tenant, series.destination];
+            let group = groups.entry(key).or_default();
             group.add_tokens(&counts.tokens());
+            group.cost += counts.cost;
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }
-        let labels = |model_label: &'static str, [model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
-            vec![
-                (model_label, (*model).to_owned()),
-                ("tenant", (*tenant).to_owned()),
-                ("destination", (*destination).to_owned()),
-            ]
-        };
+        let labels =
+            |[asked, sent]: [&'static str; 2], [model, served, tenant, destination]: &[&str; 4]| -> Labels<'static> {
+                vec![
+                    (asked, (*model).to_owned()),
+                    (sent, (*served).to_owned()),
+                    ("tenant", (*tenant).to_owned()),
+                    ("destination", (*destination).to_owned()),
+                ]
+            };
         let tokens = groups.iter().flat_map(|(group, counts)| {
             let kinds = [
                 ("input", counts.prompt_tokens),
@@ -305,7 +397,10 @@ impl Page {
             "Tokens as reported by the servers; input_cached is a part of input",
             tokens,
         )?;
-        let ttft = groups.iter().map(|(group, counts)| (labels("model", group), &counts.ttft));
+        let costs = groups.iter().filter(|(_, counts)| counts.cost > 0.0);
+        let costs = costs.map(|(group, counts)| (labels(OURS, group), counts.cost));
+        out.sums("kinference_cost", "Cost of requests, in the currency of the destination's prices", costs)?;
+        let ttft = groups.iter().map(|(group, counts)| (labels(OURS, group), &counts.ttft));
         out.durations(
             "kinference_ttft_seconds",
             "From the last byte of a request to the first content of its answer, streamed answers",
@@ -435,6 +530,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::keys::KeysStatus;
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
@@ -452,6 +548,7 @@ mod tests {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
+            keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
             cache_sweeps_lost: 0,
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
@@ -471,6 +568,7 @@ mod tests {
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
         let series = metrics::Labels {
             model: "odd \"name\"\n",
+            model_served: "org/gemma",
             tenant: "alice",
             destination: "gemma",
             rule,
@@ -481,6 +579,7 @@ mod tests {
         let counts = metrics.series.counts(&series);
         counts.requests = 2;
         counts.prompt_tokens = 10;
+        counts.cost = 0.25;
         counts.ttft.observe_us(30_000);
         ShardReport { shard, metrics, endpoints: Vec::new() }
     }
@@ -499,7 +598,10 @@ mod tests {
             "kinference_access_log_lines_lost_total 12",
             r#"kinference_tls_certificate_expiry_seconds{listener="127.0.0.1:8443"} 1800000000"#,
             "kinference_tls_certificate_refusals_total 4",
+            r#"kinference_issuer_keys{source="jwks.json"} 2"#,
+            "kinference_issuer_keys_failures_total 5",
             "kinference_unresolved_host_names 1",
+            r#"kinference_cost_total{model="odd \"name\"\n",model_served="org/gemma",tenant="alice",destination="gemma"} 0.5"#,
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,
         ] {

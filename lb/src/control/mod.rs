@@ -15,6 +15,7 @@ mod exposition;
 mod fetch;
 mod health;
 pub(crate) mod journal;
+mod keys;
 mod kv;
 mod learn;
 mod models;
@@ -41,6 +42,7 @@ pub(crate) use access_log::Target;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
+use keys::Keys;
 use kv::{KvNews, KvWhat};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
 use registry::Registry;
@@ -50,7 +52,7 @@ use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
 
 use crate::clock_us;
 use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
-use crate::plan::Plan;
+use crate::plan::{Accounts, Plan};
 use crate::tags::Tagger;
 
 /// Messages from tasks of the control thread that wait for its loop.
@@ -114,6 +116,8 @@ struct Control {
     endpoints: Endpoints,
     outbox: kv::Outbox,
     certificates: Certificates,
+    keys: Keys,
+    accounts: Accounts,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
@@ -138,6 +142,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let endpoints_min = setup.source.endpoints_min();
     let mut snapshots = setup.source.start();
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
@@ -148,6 +153,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
         outbox: kv::Outbox::default(),
         certificates,
+        keys,
+        accounts: Accounts::default(),
         plan: None,
         in_force_since: None,
         refusals: 0,
@@ -183,6 +190,11 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
             _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = found_keys.recv() => {
+                if control.keys.take(found) {
+                    control.tell_keys();
+                }
+            }
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -256,6 +268,7 @@ impl Control {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
             FromShard::Log(lines) => self.access_log.write(lines),
+            FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
         }
     }
@@ -291,6 +304,15 @@ impl Control {
         }
     }
 
+    fn tell_keys(&self) {
+        let ring = self.keys.ring();
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Keys(ring.clone())).is_err() {
+                journal::error("a data thread is stuck and misses the keys of issuers", &[("thread", &index)]);
+            }
+        }
+    }
+
     /// The same snapshot with what has been found out about names and restarts since.
     fn replan(&mut self) {
         if let Some(plan) = &self.plan {
@@ -307,7 +329,12 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, ..planned.plan });
+        let accounts = self.accounts.of(&planned.plan.snapshot);
+        let plan = Arc::new(Plan { taggers, accounts, ..planned.plan });
+        // Before the plan, so that the data threads have at least heard of every source.
+        if self.keys.follow(&plan.snapshot) {
+            self.tell_keys();
+        }
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Plan(plan.clone())).is_err() {
                 journal::error("a data thread is stuck and misses a configuration", &[("thread", &index)]);
@@ -380,6 +407,7 @@ impl Control {
                 last_refusal: self.last_refusal.clone(),
             },
             certificates: self.certificates.status(),
+            keys: self.keys.status(),
             cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),

@@ -8,6 +8,7 @@ use std::time::SystemTime;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::keys::KeysStatus;
 use super::kv::KvStatus;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
@@ -54,6 +55,8 @@ pub(crate) struct Status {
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
     pub certificates: CertificatesStatus,
+    /// The keys of token issuers, and readings of them that failed since the start.
+    pub keys: (Vec<KeysStatus>, u64),
     /// Sweeps of cache news that data threads missed.
     pub cache_sweeps_lost: u64,
     /// Lines of the access log that the writer lost.

@@ -11,6 +11,7 @@ mod framing;
 mod stream;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
@@ -18,11 +19,12 @@ use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
 use crate::http1::{BodyFraming, Name, ResponseHead};
-use crate::io::{Buf, Conn, Stop, until};
+use crate::io::{Buf, Stop, until};
 use crate::openai::Usage;
 use crate::openai::edit::UsageAsked;
 use crate::shard::Shard;
-use crate::upstream::Answer;
+use crate::tls::Transport;
+use crate::upstream::{Answer, Deadline};
 
 /// Longest document that is collected to be read; a longer one passes unread.
 const DOCUMENT_BYTES_MAX: usize = config::limits::RESPONSE_DOCUMENT_BYTES_MAX;
@@ -37,10 +39,33 @@ pub(crate) struct Presentation<'a> {
     pub(crate) request_id: &'a str,
     /// `x-kinference-...` lines, ready to be sent.
     pub(crate) decision_headers: Vec<u8>,
+    /// What is left of the tenant's limits, ready to be sent, in place of what the upstream says of ours.
+    pub(crate) rate_limits: Vec<u8>,
     /// Whether the client connection may be kept.
     pub(crate) after: After,
     /// The answer has no body (HEAD).
     pub(crate) head_only: bool,
+}
+
+/// How long the upstream may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Between two bytes.
+    pub(crate) idle: Duration,
+    /// For the whole answer.
+    pub(crate) deadline: Deadline,
+}
+
+impl Patience {
+    /// How long to wait for the next byte.
+    fn left(self) -> Duration {
+        self.deadline.within(self.idle)
+    }
+
+    /// What it is when no byte has come in that time.
+    fn cut(self) -> Cut {
+        if self.deadline.has_passed() { Cut::Late } else { Cut::Silent }
+    }
 }
 
 /// How it went.
@@ -48,6 +73,8 @@ pub(crate) struct Presentation<'a> {
 pub(crate) struct Forwarded {
     pub(crate) end: End,
     pub(crate) usage: Usage,
+    /// Events with output; streamed answers only.
+    pub(crate) pieces: u64,
     pub(crate) response_bytes: u64,
     /// When the first output came, on the process clock; streamed answers only.
     pub(crate) first_content_us: Option<u64>,
@@ -87,6 +114,8 @@ pub(crate) enum Cut {
     Reset,
     /// Silence.
     Silent,
+    /// It took longer as a whole than it may.
+    Late,
     /// Bytes that are not HTTP.
     Garbled,
 }
@@ -97,7 +126,7 @@ pub(crate) async fn forward(
     client: &mut Client,
     answer: &mut Answer,
     shown: &Presentation<'_>,
-    idle_timeout: std::time::Duration,
+    patience: Patience,
     first_content: impl FnMut(u64),
 ) -> Forwarded {
     let Answer { conn, head, received } = answer;
@@ -110,12 +139,13 @@ pub(crate) async fn forward(
         client,
         conn,
         shown,
-        idle_timeout,
+        patience,
         source: Source::new(head.framing),
         upstream_keeps: head.keep_alive,
         sink: Sink::Nothing,
         observer: Observer::new(kind, shown),
         usage: Usage::default(),
+        pieces: 0,
         first_content_us: None,
         first_content,
         response_bytes: 0,
@@ -151,10 +181,20 @@ fn is_longer(source: &Source, bytes_max: usize) -> bool {
     }
 }
 
+/// How the names of headers about rate limits begin.
+const RATE_LIMIT: &[u8] = b"x-ratelimit-";
+
 /// The status line and all lines that do not depend on how the body is framed.
 fn push_head_lines(to: &mut Vec<u8>, head: &ResponseHead, bytes: &[u8], shown: &Presentation<'_>) {
     push_status_line(to, head.status, head.reason.of(bytes));
-    response_headers(&head.headers, bytes, |name, value| push_header(to, name, value));
+    let theirs =
+        |name: &[u8]| name.get(..RATE_LIMIT.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(RATE_LIMIT));
+    response_headers(&head.headers, bytes, |name, value| {
+        if shown.rate_limits.is_empty() || !theirs(name) {
+            push_header(to, name, value);
+        }
+    });
+    to.extend_from_slice(&shown.rate_limits);
     push_header(to, b"x-request-id", shown.request_id.as_bytes());
     to.extend_from_slice(&shown.decision_headers);
 }
@@ -199,14 +239,15 @@ fn content_kind(head: &ResponseHead, bytes: &[u8]) -> Kind {
 struct Pass<'a, F> {
     shard: &'a Rc<Shard>,
     client: &'a mut Client,
-    conn: &'a mut Conn,
+    conn: &'a mut Transport,
     shown: &'a Presentation<'a>,
-    idle_timeout: std::time::Duration,
+    patience: Patience,
     source: Source,
     upstream_keeps: bool,
     sink: Sink,
     observer: Observer,
     usage: Usage,
+    pieces: u64,
     first_content_us: Option<u64>,
     first_content: F,
     response_bytes: u64,
@@ -222,8 +263,10 @@ struct Pass<'a, F> {
 /// What a receive brought.
 enum Received {
     Some(Buf),
-    /// The upstream closed.
+    /// The upstream closed in good order.
     End,
+    /// The connection broke.
+    Broken,
     Silent,
     ClientGone,
 }
@@ -231,11 +274,16 @@ enum Received {
 impl<F: FnMut(u64)> Pass<'_, F> {
     async fn receive(&mut self, buf: Buf) -> Received {
         let watch = self.conn.watch_shared();
-        watch.arm(self.idle_timeout);
+        watch.arm(self.patience.left());
         let before = buf.len();
-        match until(self.conn.recv(buf), Some(self.client.conn.watch()), &watch).await {
+        let received = match &mut *self.conn {
+            Transport::Plain(conn) => until(conn.recv(buf), Some(self.client.conn.watch()), &watch).await,
+            Transport::Tls(conn) => until(conn.recv(buf), Some(self.client.conn.watch()), &watch).await,
+        };
+        match received {
             Ok((Ok(_), buf)) if buf.len() > before => Received::Some(buf),
-            Ok(_) => Received::End,
+            Ok((Ok(_), _)) => Received::End,
+            Ok((Err(_), _)) => Received::Broken,
             Err(Stop::Gone) => Received::ClientGone,
             Err(Stop::TimedOut) => Received::Silent,
         }
@@ -246,6 +294,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         Forwarded {
             end,
             usage: self.usage,
+            pieces: self.pieces,
             response_bytes: self.response_bytes,
             first_content_us: self.first_content_us,
             upstream: if whole && self.upstream_keeps { Upstream::Keeps } else { Upstream::Ends },

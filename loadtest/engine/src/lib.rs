@@ -20,7 +20,9 @@ mod record;
 mod serve;
 pub mod step;
 pub mod text;
+mod tls;
 
 pub use kv_events::KvEvents;
 pub use record::{Outcome, RequestRecord, Stats};
 pub use serve::{Embeddings, Engine, Settings};
+pub use tls::Tls;

@@ -180,7 +180,7 @@ impl Endpoint {
             let cached = (tokens.round() as u32).min(prompt);
             cached - cached % self.cache.block_tokens.max(1)
         } else {
-            ((tokens * self.trust) as u32).min(prompt)
+            self.trusted(tokens).min(prompt)
         }
     }
 
