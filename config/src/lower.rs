@@ -19,6 +19,7 @@ use crate::node::{Content, Path, RawDocument};
 use crate::secret::Lookup;
 use crate::snapshot::{Destination, Pool, ResourceId, ResponseModel, Snapshot};
 
+mod classifiers;
 mod destinations;
 mod effect;
 mod lint;
@@ -250,6 +251,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
     }
     if !findings.iter().any(|f| f.severity == Severity::Error) {
         lint::warn(&snapshot, &policies, findings);
+        classifiers::warn(checked, &snapshot, findings);
         effect::warn(checked, findings);
         effect::idle_priorities(&snapshot, checked, findings);
         if snapshot.pools.is_empty() && !checked.is_empty() {

@@ -371,8 +371,17 @@ fn decision_headers(shard: &Shard, record: &Record<'_>) -> Vec<u8> {
             let ms = format!("{}.{:03}", us / 1000, us % 1000);
             push_header(&mut lines, b"x-kinference-predicted-ttft-ms", ms.as_bytes());
         }
+        if !record.entry.tags.is_empty() {
+            push_header(&mut lines, b"x-kinference-tags", header_value(&record.entry.tags).as_bytes());
+        }
     }
     lines
+}
+
+/// Tags as the value of a header. Operators name them, so what no header can carry is left out.
+fn header_value(tags: &[&str]) -> String {
+    let plain = |tag: &&str| tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+    tags.iter().copied().filter(|tag| plain(tag)).collect::<Vec<_>>().join(", ")
 }
 
 fn keep_alive(shard: &Shard, client: &Client) -> After {

@@ -239,6 +239,8 @@ pub(crate) struct Metrics {
     pub(crate) queues: BTreeMap<[Box<str>; 2], QueueCounts>,
     /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
     pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
+    /// Requests by the tags of their prompts.
+    pub(crate) tagged: BTreeMap<Box<str>, u64>,
 }
 
 /// Requests that have waited under one rule.
@@ -274,6 +276,17 @@ impl Metrics {
         }
     }
 
+    /// Counts the tags of a prompt. Names of tags that are gone stay, within a bound.
+    pub(crate) fn tags(&mut self, tags: &[&str]) {
+        for tag in tags {
+            if let Some(count) = self.tagged.get_mut(*tag) {
+                *count += 1;
+            } else if self.tagged.len() < SERIES_MAX {
+                self.tagged.insert((*tag).into(), 1);
+            }
+        }
+    }
+
     /// Adds the counts of another thread.
     pub(crate) fn merge(&mut self, other: &Self) {
         self.connections_accepted += other.connections_accepted;
@@ -305,6 +318,9 @@ impl Metrics {
             for (mine, theirs) in mine.outcomes.iter_mut().zip(counts.outcomes) {
                 *mine += theirs;
             }
+        }
+        for (tag, n) in &other.tagged {
+            *self.tagged.entry(tag.clone()).or_default() += n;
         }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;

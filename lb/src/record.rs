@@ -134,6 +134,9 @@ impl<'p> Record<'p> {
                 counts.ttft.observe_us(ttft_us);
             }
         }
+        if !entry.tags.is_empty() {
+            shard.metrics.borrow_mut().tags(&entry.tags);
+        }
         if let Some(shadow) = &entry.shadow {
             shard.metrics.borrow_mut().shadow(shadow.rule, shadow.destination, shadow.error);
         }

@@ -57,7 +57,12 @@ pub(crate) async fn read<'a>(
     }
     let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
     body::decode(shard, client, message, inspection).await?;
-    Ok(Read::Route(Box::new(read_body(client, plan, message, caller, record)?)))
+    let mut routed = Box::new(read_body(client, plan, message, caller, record)?);
+    if let Some(tagger) = plan.taggers.get(routed.pool_index) {
+        routed.tags = tagger.tags_in_turns(shard, routed.api, &routed.request, message.body()).await;
+        record.entry.tags.clone_from(&routed.tags);
+    }
+    Ok(Read::Route(routed))
 }
 
 /// The path; the answer where it needs no upstream.
@@ -85,7 +90,7 @@ fn read_head<'a>(
     Ok(None)
 }
 
-/// Body, pool, tags.
+/// Body and pool.
 fn read_body<'a>(
     client: &Client,
     plan: &'a Rc<LocalPlan>,
@@ -112,10 +117,7 @@ fn read_body<'a>(
     };
     record.entry.pool = Some(&pool.id);
     record.known_model = !request.model.is_empty();
-    let tags =
-        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
-    record.entry.tags.clone_from(&tags);
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    Ok(Routed { plan, pool_index, pool, api, request, caller, tags, target, usage_asked })
+    Ok(Routed { plan, pool_index, pool, api, request, caller, tags: Vec::new(), target, usage_asked })
 }

@@ -5,11 +5,13 @@ use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
+use predictor::classify::Memory as PieceMemory;
 use predictor::fleet::{self, Backend, Decided, Fleet};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
@@ -105,6 +107,10 @@ pub(crate) struct Shard {
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
     drained_told: Cell<bool>,
+    /// What the classifiers found in pieces of prompts that may come again.
+    pub(crate) piece_memory: RefCell<PieceMemory>,
+    /// Tasks that let others go first.
+    yielded: RefCell<Vec<Waker>>,
 }
 
 /// Runs a data thread until the process ends.
@@ -151,6 +157,8 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         batch: RefCell::default(),
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
+        piece_memory: RefCell::new(PieceMemory::new(seed())),
+        yielded: RefCell::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
@@ -169,7 +177,10 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let mailbox = setup.mailbox;
     let on_wake = {
         let shard = shard.clone();
-        move || shard.take_messages(&mailbox, &doors)
+        move || {
+            shard.wake_yielded();
+            shard.take_messages(&mailbox, &doors);
+        }
     };
     // Messages may have come before the waker was watched.
     on_wake();
@@ -236,6 +247,26 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 }
 
 impl Shard {
+    /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
+    pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
+        let mut asked = false;
+        std::future::poll_fn(move |cx| {
+            if asked {
+                return Poll::Ready(());
+            }
+            asked = true;
+            self.yielded.borrow_mut().push(cx.waker().clone());
+            self.reactor.wake_again();
+            Poll::Pending
+        })
+    }
+
+    fn wake_yielded(&self) {
+        for waker in self.yielded.take() {
+            waker.wake();
+        }
+    }
+
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
         for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
             match message {

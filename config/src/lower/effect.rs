@@ -51,7 +51,7 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-const TABLE: [Idle; 7] = [
+const TABLE: [Idle; 5] = [
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -61,9 +61,7 @@ const TABLE: [Idle; 7] = [
     ),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("Examples"),
     classifier("HTTP"),
-    idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {

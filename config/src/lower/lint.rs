@@ -386,7 +386,7 @@ impl Tags {
         for classifier in snapshot.classifiers.iter().filter(asked) {
             match &classifier.kind {
                 ClassifierKind::Pii { .. } => {
-                    names.extend(["pii".to_owned(), "pii-unscanned".to_owned()]);
+                    names.extend(["pii", "pii-unscanned", "network", "crypto"].map(str::to_owned));
                     families.extend(["pii-", "network-", "crypto-"]);
                 }
                 ClassifierKind::Secrets => {

@@ -327,6 +327,8 @@ impl Page {
             (labels.map(|(label, value)| (label, value.to_string())).to_vec(), *count)
         });
         out.counters("kinference_shadow_decisions", "What rules in mode Shadow would have done", shadowed)?;
+        let tagged = m.tagged.iter().map(|(tag, count)| (vec![("tag", tag.to_string())], *count));
+        out.counters("kinference_requests_tagged", "Requests that ended, by each tag of their prompts", tagged)?;
         out.counter("kinference_requests_local", "Requests answered without an upstream", m.requests_local)?;
         out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
         out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;
