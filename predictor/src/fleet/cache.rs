@@ -115,6 +115,7 @@ impl Fleet {
     /// The engine's cache is empty.
     pub fn cache_cleared(&mut self, endpoint: u32) {
         self.index.remove_endpoint(endpoint);
+        self.ends.forget(endpoint);
     }
 
     /// The engine evicted a block that was stored at this time: what was last used before is gone. A block is in use until its
