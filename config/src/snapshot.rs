@@ -229,9 +229,9 @@ pub struct KvEvents {
 }
 
 /// Files that let prompts be cut into the engine's own tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tokenizer {
-    /// `tokenizer.json`, relative to the document it is written in.
+    /// `tokenizer.json`, or the folder it is in.
     pub file: PathBuf,
     /// A chat template, when it is not the tokenizer's own.
     pub chat_template_file: Option<PathBuf>,

@@ -32,7 +32,8 @@ pub struct InferenceWorkerSetSpec {
     /// The engines' own stream of KV-cache events, for exact knowledge of what is cached where.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kv_events: Option<KvEvents>,
-    /// The model's tokenizer, for exact token counts and cache blocks.
+    /// The model's tokenizer, for exact token counts and the engines' own cache blocks. Prompts are estimated by bytes without it, and
+    /// while it cannot be read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokenizer: Option<Tokenizer>,
     /// Limits of this balancer toward the endpoints.
@@ -199,10 +200,12 @@ fn kv_events_topic() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Tokenizer {
-    /// A `tokenizer.json`, relative to the document it is named in.
+    /// A `tokenizer.json` or the folder it is in, relative to the document it is named in. `tokenizer_config.json` is read from the
+    /// same folder.
     #[schemars(length(min = 1))]
     pub file: String,
-    /// A chat template, relative to the document; absent: the one beside the tokenizer.
+    /// A chat template, relative to the document, as given to `vllm serve --chat-template`; absent: the `chat_template.jinja` beside the
+    /// tokenizer, or the one in its configuration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub chat_template_file: Option<String>,

@@ -138,6 +138,7 @@ fn ask<'p, T>(
     let question = Question {
         request: &routed.request,
         body: message.body(),
+        exact: &routed.exact,
         facts: policy::Request {
             model: &routed.request.model,
             tenant: routed.caller.name,

@@ -16,6 +16,7 @@ use crate::charge;
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::{Refused, UpstreamError};
+use crate::exact;
 use crate::flight::Retry;
 use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
 use crate::http1::Method;
@@ -147,13 +148,17 @@ fn text_of(bytes: &[u8], bytes_max: usize) -> Cow<'static, str> {
 async fn route<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: Box<Routed<'p>>,
+    mut routed: Box<Routed<'p>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
     record.allowance = Allowance::of(routed.plan, routed.caller.tenant);
     if let Some(Err(refused)) = record.allowance.as_mut().map(|allowance| allowance.admit(io::now_us())) {
         return Box::pin(refuse(shard, client, record, &refused)).await;
+    }
+    if let Some(form) = exact::wanted(&routed) {
+        // In a box of its own: the others' futures do not carry it.
+        routed.exact = Box::pin(exact::prompts(shard, &routed, form, &message)).await;
     }
     record.entry.shadow = ask::shadow(shard, client, &routed, &message);
     let mut tried = Tried::default();
@@ -323,6 +328,7 @@ async fn deliver(
     };
     record.entry.outcome = outcome;
     flight.end(ended);
+    check_tokens(shard, routed, choice, status, usage.prompt_tokens);
     record.entry.cost = charge::cost(routed, choice, flight, record);
     report_end(shard, choice, status, end);
     let Held { answer, choice, .. } = *held;
@@ -333,6 +339,15 @@ async fn deliver(
     match end {
         End::ClientGone => After::Abort,
         End::Complete | End::ErrorEvent | End::Truncated(_) => after,
+    }
+}
+
+/// Holds the length of a prompt that was told exactly against what the engine says.
+fn check_tokens(shard: &Shard, routed: &Routed<'_>, choice: &Choice<'_>, status: u16, told: Option<u64>) {
+    let exact = choice.chain.has_engine_blocks() && routed.exact.iter().all(|prompt| prompt.tokens.media.is_none());
+    if let (true, 200, Some(told)) = (exact, status, told) {
+        let differs = usize::from(told != u64::from(choice.prompt_tokens));
+        shard.metrics.borrow_mut().exact_checks[differs] += 1;
     }
 }
 

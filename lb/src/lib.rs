@@ -15,6 +15,7 @@ mod decide;
 mod decisions;
 mod endpoints;
 mod error;
+mod exact;
 mod exchange;
 mod flight;
 mod forward;
@@ -31,8 +32,8 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
-mod quota;
 mod queue;
+mod quota;
 mod record;
 mod routed;
 mod server;

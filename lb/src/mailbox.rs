@@ -8,6 +8,7 @@ use crossbeam_channel::{Receiver, Sender, TrySendError};
 use predictor::fleet::Evidence;
 
 use crate::decisions::{DecisionReport, Wanted};
+use crate::exact;
 use crate::handover::{Arrival, SharedLoad};
 use crate::keyring::Keyring;
 use crate::metrics::ShardReport;
@@ -64,6 +65,13 @@ pub(crate) enum ToShard {
         listener: usize,
         /// What to accept with.
         acceptor: Acceptor,
+    },
+    /// What a helper thread made of the body of a request that waits under this ticket.
+    Tokenized {
+        /// Which request.
+        ticket: u64,
+        /// Its tokens, or why there are none.
+        answer: exact::Answer,
     },
     /// The public keys that tokens are checked with from now on.
     Keys(Arc<Keyring>),

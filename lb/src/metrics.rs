@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ahash::RandomState;
 
+use crate::exact::Outcome;
 use crate::mailbox::Failure;
 use crate::openai::Usage;
 use crate::plan::EndpointId;
@@ -229,6 +230,12 @@ pub(crate) struct Metrics {
     pub(crate) log_lines_dropped: u64,
     /// Batches for other data threads that found no room.
     pub(crate) peer_batches_dropped: u64,
+    /// Requests to worker sets with a tokenizer, by what became of their tokens.
+    pub(crate) tokenized: BTreeMap<Outcome, u64>,
+    /// How long exchanges waited for tokens.
+    pub(crate) tokenize_wait: Histogram,
+    /// Prompts whose length was told exactly and then by the engine: those where both agree, and the others.
+    pub(crate) exact_checks: [u64; 2],
     /// Failures by endpoint and kind.
     pub(crate) failures: HashMap<(EndpointId, Failure), u64, RandomState>,
     /// |predicted - actual| / actual of the time to first token, in hundredths, as a histogram: <=5 %, 10, 20, 50, 100, more.
@@ -309,6 +316,13 @@ impl Metrics {
         self.upstream_reuses += other.upstream_reuses;
         self.log_lines_dropped += other.log_lines_dropped;
         self.peer_batches_dropped += other.peer_batches_dropped;
+        for (outcome, n) in &other.tokenized {
+            *self.tokenized.entry(*outcome).or_default() += n;
+        }
+        self.tokenize_wait.merge(&other.tokenize_wait);
+        for (mine, theirs) in self.exact_checks.iter_mut().zip(other.exact_checks) {
+            *mine += theirs;
+        }
         for (key, n) in &other.shadowed {
             *self.shadowed.entry(key.clone()).or_default() += n;
         }

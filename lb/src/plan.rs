@@ -11,8 +11,9 @@ use admission::Account;
 use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
-use crate::quota::Metered;
+use crate::exact::Exact;
 use crate::queue::WaitingCounts;
+use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;
 
@@ -63,6 +64,27 @@ pub(crate) struct EndpointSpec {
     pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
     pub(crate) unusable: Option<String>,
+    /// Why its pod takes no new work now; `None` when it does, and for all that is no pod.
+    pub(crate) withheld: Option<Withheld>,
+}
+
+/// Why a pod takes no new work, by what the cluster says. What runs there goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withheld {
+    /// It is not ready.
+    NotReady,
+    /// It is being deleted.
+    Terminating,
+}
+
+impl Withheld {
+    /// For people.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::NotReady => "the pod is not ready",
+            Self::Terminating => "the pod is being deleted",
+        }
+    }
 }
 
 /// The header that tells a destination who is calling.
@@ -98,6 +120,8 @@ pub(crate) struct Plan {
     pub(crate) worker_sets: Vec<Vec<EndpointId>>,
     /// The classifiers of each pool of the snapshot, in its order.
     pub(crate) taggers: Vec<Tagger>,
+    /// The tokenizer of each worker set of the snapshot, in its order, where one is in force.
+    pub(crate) exact: Vec<Option<Arc<Exact>>>,
     /// What each tenant of the snapshot has used, in its order; the same over changes of the snapshot.
     pub(crate) accounts: Vec<Arc<Account>>,
     /// How many requests wait under each rule.
@@ -126,7 +150,7 @@ impl Deref for LocalPlan {
 }
 
 impl Plan {
-    /// Joins a snapshot and its endpoints, and compiles its classifiers. The texts say which do not compile.
+    /// Joins a snapshot and its endpoints, and compiles its classifiers; no tokenizer is in force yet. The texts say which do not compile.
     #[must_use]
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
@@ -139,7 +163,7 @@ impl Plan {
         let accounts = Accounts::default().of(&snapshot);
         let waiting = WaitingCounts::of(&snapshot.pools);
         (
-            Self { snapshot, endpoints, worker_sets, taggers, accounts, waiting, providers },
+            Self { snapshot, endpoints, worker_sets, taggers, exact: Vec::new(), accounts, waiting, providers },
             faults.into_iter().flatten().collect(),
         )
     }

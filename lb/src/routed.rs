@@ -9,6 +9,7 @@ use crate::body::{self, Inspection, Message};
 use crate::conn::Client;
 use crate::decide;
 use crate::error::Refused;
+use crate::exact::ExactPrompt;
 use crate::http1::target::{origin_form, path_of, upstream_target};
 use crate::http1::{Method, Name};
 use crate::local;
@@ -34,6 +35,8 @@ pub(crate) struct Routed<'a> {
     /// What the upstream is asked for, where it is not what the client sent.
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) usage_asked: UsageAsked,
+    /// The prompt in the tokens of worker sets that have a tokenizer; see [`crate::exact`].
+    pub(crate) exact: Vec<ExactPrompt>,
 }
 
 /// What a request turns out to be.
@@ -119,5 +122,16 @@ fn read_body<'a>(
     record.known_model = !request.model.is_empty();
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    Ok(Routed { plan, pool_index, pool, api, request, caller, tags: Vec::new(), target, usage_asked })
+    Ok(Routed {
+        plan,
+        pool_index,
+        pool,
+        api,
+        request,
+        caller,
+        tags: Vec::new(),
+        target,
+        usage_asked,
+        exact: Vec::new(),
+    })
 }

@@ -21,6 +21,8 @@ use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
+use crate::exact::Outcome;
+use crate::exact::awaited::Awaited;
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
@@ -63,6 +65,8 @@ pub(crate) struct ShardSetup {
     pub(crate) load: Arc<SharedLoad>,
     /// To the control thread.
     pub(crate) control: mpsc::Sender<FromShard>,
+    /// The way to this thread, for those who answer it.
+    pub(crate) own: ShardHandle,
     /// The other data threads.
     pub(crate) peers: Vec<ShardHandle>,
     /// Bytes of request bodies that this thread may hold.
@@ -102,7 +106,10 @@ pub(crate) struct Shard {
     pub(crate) retries_live: Cell<u32>,
     next_request: Cell<u64>,
     control: mpsc::Sender<FromShard>,
+    own: ShardHandle,
     peers: Vec<ShardHandle>,
+    /// Requests whose tokens are being made.
+    pub(crate) awaited: Awaited,
     scales: Scales,
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
@@ -152,7 +159,9 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         retries_live: Cell::new(0),
         next_request: Cell::new(seed() >> 24),
         control: setup.control,
+        own: setup.own,
         peers: setup.peers,
+        awaited: Awaited::default(),
         scales: Scales::new(setup.load, seed()),
         batch: RefCell::default(),
         log_lines: RefCell::default(),
@@ -290,6 +299,7 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
                 ToShard::Keys(keys) => {
                     if self.keys.replace(keys.clone()).version != keys.version {
                         self.tokens.borrow_mut().clear();
@@ -458,6 +468,16 @@ impl Shard {
                 PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
             }
         }
+    }
+
+    /// The way to this thread.
+    pub(crate) fn own(&self) -> ShardHandle {
+        self.own.clone()
+    }
+
+    /// Counts what became of a request that was to be tokenized.
+    pub(crate) fn count_tokenized(&self, outcome: Outcome) {
+        *self.metrics.borrow_mut().tokenized.entry(outcome).or_default() += 1;
     }
 
     fn report(&self) -> ShardReport {

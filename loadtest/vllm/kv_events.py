@@ -12,7 +12,7 @@ import time
 from client import Client, fetch
 from load import Exchange, chat_body, in_threads, prose
 from report import ms, quantile
-from stack import Engine, Gateway, SERVER_START_S_MAX, free_ports
+from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, MODEL, POLL_S, SERVER_START_S_MAX, free_ports
 
 REQUESTS = 300
 DOCUMENTS = 24
@@ -30,8 +30,10 @@ KNOWN_S_MAX = 5.0
 def run(report, args, stack, keys):
     """`keys`: "bytes" or "tokens", how the gateway knows prompts."""
     engines, events = start_engines(stack)
-    tokenizer = stack.venv / "models" / "tiny" / "tokenizer.json" if keys == "tokens" else None
+    tokenizer = stack.venv.resolve() / "models" / MODEL if keys == "tokens" else None
     gateway = Gateway(stack, args.kinference, engines, [worker_set_fields(e, tokenizer) for e in events])
+    if tokenizer:
+        wait_until_told_by_tokens(gateway)
     exchanges = load(gateway.address, args.seed)
     broken = [x for x in exchanges if not x.answer.whole()]
     report.check(f"{len(exchanges)} requests answered", not broken, f"{len(exchanges) - len(broken)} whole answers")
@@ -53,8 +55,8 @@ def start_engines(stack):
     ]
     for engine, event in zip(engines, events, strict=True):
         replay_endpoint = f"tcp://[::ffff:127.0.0.1]:{event['replayPort']}"
-        stack.start_engine(engine, {"KV_EVENTS": event.pop("endpoint"), "KV_REPLAY": replay_endpoint},
-                           ["--num-gpu-blocks-override", BLOCKS, "--max-model-len", MODEL_TOKENS_MAX])
+        stack.start_engine(engine, ["--num-gpu-blocks-override", BLOCKS, "--max-model-len", MODEL_TOKENS_MAX],
+                           {"KV_EVENTS": event.pop("endpoint"), "KV_REPLAY": replay_endpoint})
     for engine in engines:
         engine.process.wait_ready(engine.address, "/health", SERVER_START_S_MAX)
     return engines, events
@@ -63,7 +65,17 @@ def start_engines(stack):
 def worker_set_fields(events, tokenizer):
     """Further lines of a worker set's spec."""
     lines = f"  kvEvents: {json.dumps(events)}\n"
-    return lines + (f"  tokenizer: {{ file: {tokenizer} }}\n" if tokenizer else "")
+    return lines + (f'  tokenizer: {{ file: "{tokenizer}" }}\n' if tokenizer else "")
+
+
+def wait_until_told_by_tokens(gateway):
+    limit = time.monotonic() + GATEWAY_START_S_MAX
+    while time.monotonic() < limit:
+        status, body = fetch(gateway.admin, "/endpoints")
+        if status == 200 and all(t["promptsBy"] == "tokens" for t in json.loads(body)["tokenizers"]):
+            return
+        time.sleep(POLL_S)
+    raise Failed("the tokenizers are not in force")
 
 
 def load(address, seed):

@@ -20,13 +20,14 @@ from pathlib import Path
 
 import checks
 import kv_events
+import tokens
 from client import Client
 from load import chat_body
 from report import Report
-from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, Stack, free_ports
+from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, MODEL, Stack, free_ports
 
 CONVERSATIONS, TURNS = 20, 10
-CHECKS = ("files", "conversations", "kill", "policy", "kv-events")
+CHECKS = ("files", "conversations", "kill", "policy", "tokenize", "kv-events")
 
 
 def arguments():
@@ -51,16 +52,18 @@ def arguments():
 
 
 def run(args, stack, report):
-    ordinary = set(args.only) - {"kv-events"}
-    if ordinary or args.direct:
+    if "tokenize" in args.only and not args.direct:
+        tokenize(report, args, stack)
+    if args.direct or set(args.only) - {"tokenize", "kv-events"}:
         run_on_ordinary_servers(args, stack, report)
     if "kv-events" in args.only and not args.direct:
         if args.engines:
             report.skip("KV events", "the servers are not this run's own")
         else:
             stack.end_all()
-            print("starting vLLM with KV events", flush=True)
-            kv_events.run(report, args, stack, "bytes")
+            for keys in ("bytes", "tokens"):
+                print(f"starting vLLM with KV events, prompts known by {keys}", flush=True)
+                kv_events.run(report, args, stack, keys)
 
 
 def run_on_ordinary_servers(args, stack, report):
@@ -87,6 +90,16 @@ def run_on_ordinary_servers(args, stack, report):
             checks.server_dies(report, stack, gateway, engines, args.seed)
     report.check("SIGTERM ends the gateway with status 0", gateway.process.stop() == 0,
                  f"status {gateway.process.popen.returncode}")
+
+
+def tokenize(report, args, stack):
+    """Exact mode, against a server of its own that has another chat template."""
+    print("starting vLLM for the comparison of tokens (one to two minutes)", flush=True)
+    model_folder = args.venv.resolve() / "models" / MODEL
+    engine = stack.start_engines(1, tokens.SERVER_ARGS)[0]
+    bodies = tokens.compare(report, args.kinference, engine, model_folder, stack.folder, args.seed)
+    tokens.through_the_gateway(report, stack, args.kinference, engine, model_folder, bodies)
+    engine.process.stop()
 
 
 def without_files(report, args, stack, engines):

@@ -25,11 +25,11 @@ mod peers;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
-use ends::{End, Ends};
-pub use peers::{PEERS_MAX, PeerSums};
-use peers::Peers;
 pub use cache::{Evidence, TICK_US};
+use ends::{End, Ends};
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
+use peers::Peers;
+pub use peers::{PEERS_MAX, PeerSums};
 
 /// What of one prompt is cached where. Reused from request to request.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +83,10 @@ struct Endpoint {
     scale: Scale,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
-    /// Tokens of the engine's blocks: it finds whole ones only.
+    /// Tokens of the engine's blocks: it finds whole ones only. 1 until it has said so.
     block_tokens: u32,
+    /// What its prompts are recorded in.
+    recorded: Recorded,
     scraped: Scraped,
     peers: Peers,
     queue: Window,
@@ -93,6 +95,16 @@ struct Endpoint {
     /// Mean uncached tokens of a request sent there.
     new_tokens_mean: f64,
     cache: cache::Cache,
+}
+
+/// What the prompts sent to an endpoint are recorded in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Blocks of bytes.
+    Bytes,
+    /// The engine's own blocks, from the first such prompt on: one in between that is known by its bytes only must not make
+    /// what is remembered as small as blocks of bytes would have it.
+    EngineBlocks,
 }
 
 /// Beliefs about all endpoints, and the events that change them.
@@ -124,6 +136,8 @@ const NEW_TOKENS_STEP: f64 = 0.05;
 const BLOCK_BYTES_STEP: f64 = 0.01;
 /// Uncached tokens of a stranger's request before any was seen.
 const NEW_TOKENS_PRIOR: f64 = 512.0;
+/// Tokens in a block of an engine's cache until it says: vLLM's default on GPUs.
+pub const BLOCK_TOKENS_DEFAULT: u32 = 16;
 /// Tokens an endpoint is taken to cache until it says.
 const KV_CAPACITY_TOKENS_DEFAULT: u64 = 500_000;
 /// At most this part of the first waiting request is taken as done while its first token is not seen.
@@ -176,6 +190,7 @@ impl Fleet {
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
             block_tokens: 1,
+            recorded: Recorded::Bytes,
             scraped: Scraped::Never,
             peers: Peers::default(),
             queue: Window::default(),
@@ -266,7 +281,7 @@ impl Fleet {
             if let Some(known) = &self.endpoints[endpoint as usize] {
                 // The index tells nothing about endpoints that cache nothing.
                 let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                let recorded = f64::from(chain.prefix_bytes(depth)) * tokens_per_byte;
+                let recorded = f64::from(chain.reusable_bytes(depth)) * tokens_per_byte;
                 tokens = known.cached_tokens(recorded, prompt_tokens, chain.cut());
                 self.presume(now_us, endpoint);
             }
@@ -325,7 +340,8 @@ impl Fleet {
             features,
             model_us,
             predicted,
-            prompt_bytes: decided.chain.bytes(),
+            // Token ids say nothing about the length of a token in text.
+            prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
             prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
             answer: decided.answer,
             attempt: decided.attempt,
@@ -441,6 +457,12 @@ impl Fleet {
         self.uncounted
     }
 
+    /// Tokens in a block of the endpoint's cache; unknown until it has said so.
+    #[must_use]
+    pub fn block_tokens(&self, endpoint: u32) -> Option<u32> {
+        self.endpoint(endpoint).map(|known| known.block_tokens).filter(|&tokens| tokens > 1)
+    }
+
     /// Error of the model of time, by kind key.
     pub fn qualities(&self) -> impl Iterator<Item = (&str, Quality)> {
         self.kinds.iter().map(|(key, kind)| (&**key, kind.quality()))
@@ -514,9 +536,19 @@ impl Fleet {
         }
     }
 
-    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth.
-    fn weigh_blocks(&mut self, chain: &Chain) {
+    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth. An engine's own blocks are as many
+    /// as its cache has.
+    fn weigh_blocks(&mut self, chain: &Chain, endpoint: u32) {
         if chain.blocks().is_empty() {
+            return;
+        }
+        if chain.has_engine_blocks() {
+            if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize)
+                && known.recorded == Recorded::Bytes
+            {
+                known.recorded = Recorded::EngineBlocks;
+                self.resize_index(endpoint);
+            }
             return;
         }
         let bytes = f64::from(chain.bytes()) / chain.blocks().len() as f64;
@@ -533,8 +565,14 @@ impl Fleet {
         };
         let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
+        let by_record = || match known.recorded {
+            Recorded::Bytes => (bytes / self.block_bytes_sized) as u32,
+            Recorded::EngineBlocks => {
+                (tokens / f64::from(self.block_tokens(endpoint).unwrap_or(BLOCK_TOKENS_DEFAULT))) as u32
+            }
+        };
         let blocks = match known.backend {
-            Backend::Engine => known.cache.blocks(tokens).unwrap_or((bytes / self.block_bytes_sized) as u32),
+            Backend::Engine => known.cache.blocks(tokens).unwrap_or_else(by_record),
             Backend::Provider => 0,
         };
         self.index.resize_endpoint(endpoint, blocks);

@@ -246,4 +246,3 @@ fn no_more_blocks_are_kept_than_there_is_room_for() {
     assert_eq!(mirror.blocks(), 10);
     assert!(mirror.counts().overflowed > 0);
 }
-

@@ -176,6 +176,8 @@ fn status() -> Status {
         endpoints: Vec::new(),
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
+        contact: None,
+        tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),
         cache_sweeps_lost: 0,

@@ -16,8 +16,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::kv::{KvState, KvStatus};
+use config::source::cluster::Contact;
+
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
 use crate::allowance::limits_of;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
@@ -60,6 +63,7 @@ impl Collector for Page {
         self.queues(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
+        self.exact_tokens(&mut out)?;
         self.endpoints(&mut out)?;
         self.beliefs(&mut out)
     }
@@ -186,6 +190,19 @@ impl Page {
             "When the configuration came into force, in seconds since 1970",
             in_force,
         )?;
+        if let Some(contact) = &self.status.contact {
+            let away = match contact {
+                Contact::With => None,
+                Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
+            };
+            let connected = u64::from(away.is_none());
+            out.gauge("kinference_kubernetes_connected", "1 while the API server answers", connected)?;
+            out.gauges(
+                "kinference_kubernetes_away_since_seconds",
+                "Since when the API server does not answer, in seconds since 1970; what was in force stays",
+                away,
+            )?;
+        }
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
@@ -205,6 +222,36 @@ impl Page {
             "kinference_tls_certificate_refusals",
             "Changes of certificate files that were refused; the last good certificate stayed in force",
             certificates.refusals,
+        )
+    }
+
+    fn exact_tokens(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let tokenizers = self.status.tokenizers.iter();
+        let in_force = tokenizers.map(|(worker_set, state)| {
+            (vec![("worker_set", worker_set.clone())], u64::from(matches!(state, State::Exact(_))))
+        });
+        out.gauges(
+            "kinference_tokenizer_in_force",
+            "1 where a worker set's tokenizer tells its prompts; 0 where they are estimated by bytes until it can be read",
+            in_force,
+        )?;
+        let m = &self.totals;
+        let outcomes = m.tokenized.iter().map(|(outcome, n)| (vec![("outcome", String::from(outcome.label()))], *n));
+        out.counters(
+            "kinference_prompts_tokenized",
+            "Requests put to a tokenizer, by what became of it; all but `exact` are estimated by bytes",
+            outcomes,
+        )?;
+        out.durations(
+            "kinference_tokenize_wait_seconds",
+            "How long requests waited for their tokens",
+            [(Vec::new(), &m.tokenize_wait)],
+        )?;
+        let checks = ["equal", "different"].into_iter().zip(m.exact_checks);
+        out.counters(
+            "kinference_prompts_tokenized_checked",
+            "Prompts told exactly whose length the engine told too; where they differ, tokenizer or chat template are not the engine's",
+            checks.map(|(result, n)| (vec![("result", String::from(result))], n)),
         )
     }
 
@@ -534,6 +581,7 @@ mod tests {
     use super::*;
     use crate::control::keys::KeysStatus;
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
+    use crate::exact::Outcome;
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
     use crate::metrics::{self, ShardReport};
@@ -546,10 +594,12 @@ mod tests {
             endpoints: Vec::new(),
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
+            contact: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
+            tokenizers: vec![("gemma".into(), State::Exact(None)), ("qwen".into(), State::Loading)],
             keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
             cache_sweeps_lost: 0,
             log_lines_dropped: 2,
@@ -567,6 +617,8 @@ mod tests {
     fn report(shard: usize, rule: &str) -> ShardReport {
         let mut metrics = Metrics { log_lines_dropped: 5, ..Metrics::default() };
         metrics.prediction_error = [1, 0, 0, 0, 0, 1];
+        metrics.tokenized.insert(Outcome::Late, 2);
+        metrics.exact_checks = [5, 1];
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
         let series = metrics::Labels {
             model: "odd \"name\"\n",
@@ -603,6 +655,10 @@ mod tests {
             r#"kinference_issuer_keys{source="jwks.json"} 2"#,
             "kinference_issuer_keys_failures_total 5",
             "kinference_unresolved_host_names 1",
+            r#"kinference_tokenizer_in_force{worker_set="gemma"} 1"#,
+            r#"kinference_tokenizer_in_force{worker_set="qwen"} 0"#,
+            r#"kinference_prompts_tokenized_total{outcome="late"} 4"#,
+            r#"kinference_prompts_tokenized_checked_total{result="different"} 2"#,
             r#"kinference_cost_total{model="odd \"name\"\n",model_served="org/gemma",tenant="alice",destination="gemma"} 0.5"#,
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,

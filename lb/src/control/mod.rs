@@ -26,6 +26,7 @@ mod resolve;
 mod scrape;
 pub(crate) mod source;
 pub(crate) mod status;
+mod tokenizers;
 mod watch;
 
 use std::io;
@@ -33,8 +34,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
@@ -49,6 +51,9 @@ use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
+
+use tokenizers::Tokenizers;
+pub(crate) use tokenizers::load as load_tokenizer;
 
 use crate::clock_us;
 use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
@@ -116,12 +121,15 @@ struct Control {
     endpoints: Endpoints,
     outbox: kv::Outbox,
     certificates: Certificates,
+    tokenizers: Tokenizers,
     keys: Keys,
     accounts: Accounts,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
     last_refusal: Option<Refusal>,
+    contact: Option<Contact>,
+    feedback: latest::Sender<Feedback>,
     access_log: AccessLog,
     facts: Arc<Facts>,
     phase: Phase,
@@ -140,8 +148,10 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
-    let mut snapshots = setup.source.start();
+    let (feedback, told_back) = latest::channel(Feedback::default());
+    let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
     let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
@@ -153,12 +163,15 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
         outbox: kv::Outbox::default(),
         certificates,
+        tokenizers,
         keys,
         accounts: Accounts::default(),
         plan: None,
         in_force_since: None,
         refusals: 0,
         last_refusal: None,
+        contact: None,
+        feedback,
         access_log,
         facts,
         phase: Phase::Starting,
@@ -190,6 +203,11 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
             _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = read_tokenizers.recv() => {
+                if control.tokenizers.take(found) {
+                    control.replan();
+                }
+            }
             Some(found) = found_keys.recv() => {
                 if control.keys.take(found) {
                     control.tell_keys();
@@ -276,10 +294,13 @@ impl Control {
     fn source(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Snapshot(snapshot) => {
-                for warning in &snapshot.warnings {
+                let known = self.plan.as_ref().map(|plan| plan.snapshot.clone());
+                let known = known.as_ref().map_or(&[][..], |snapshot| &snapshot.warnings);
+                for warning in snapshot.warnings.iter().filter(|warning| !known.contains(warning)) {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
+                self.tokenizers.want(&snapshot);
                 let generation = snapshot.generation;
                 self.put_in_force(snapshot);
                 self.in_force_since = Some(SystemTime::now());
@@ -292,7 +313,37 @@ impl Control {
                 }
                 self.last_refusal = Some(Refusal { at: SystemTime::now(), diagnostics });
             }
+            SourceEvent::Pods(pods) => {
+                self.registry.take_pods(pods);
+                self.replan();
+            }
+            SourceEvent::Contact(contact) => self.contact(contact),
         }
+    }
+
+    fn contact(&mut self, contact: Contact) {
+        match (&contact, &self.contact) {
+            (Contact::Without { why, .. }, _) => {
+                journal::warn("the API server does not answer; what is in force stays", &[("why", why)]);
+            }
+            (Contact::With, Some(Contact::Without { since, .. })) => {
+                let away_s = since.elapsed().unwrap_or_default().as_secs();
+                journal::info("the API server answers again", &[("away_s", &away_s)]);
+            }
+            (Contact::With, Some(Contact::With) | None) => {}
+        }
+        self.contact = Some(contact);
+    }
+
+    /// Tells the source what became of its snapshot, when that has changed.
+    fn tell_source(&self) {
+        let Some(plan) = &self.plan else { return };
+        let counts = self.endpoints.counts(plan);
+        self.feedback.send_if_modified(|told| {
+            let changed = *told != counts;
+            *told = counts;
+            changed
+        });
     }
 
     fn certificate(&mut self, change: certificates::Change) {
@@ -329,8 +380,9 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
+        let exact = self.tokenizers.in_force(&planned.plan.snapshot);
         let accounts = self.accounts.of(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, accounts, ..planned.plan });
+        let plan = Arc::new(Plan { taggers, exact, accounts, ..planned.plan });
         // Before the plan, so that the data threads have at least heard of every source.
         if self.keys.follow(&plan.snapshot) {
             self.tell_keys();
@@ -348,6 +400,7 @@ impl Control {
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
+        self.tell_source();
     }
 
     fn tell(&self, message: &endpoints::Message) {
@@ -382,6 +435,8 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
+        self.tell_source();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
@@ -406,7 +461,9 @@ impl Control {
                 refusals: self.refusals,
                 last_refusal: self.last_refusal.clone(),
             },
+            contact: self.contact.clone(),
             certificates: self.certificates.status(),
+            tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),
             cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use config::source::cluster::Contact;
 use hyper::StatusCode;
 use policy::Diagnostic;
 use predictor::fleet::{EndpointBelief, Evidence};
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 use super::kv::{Keys, KvStatus};
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
 use crate::mailbox::Readiness;
 use crate::time::rfc3339;
 
@@ -57,6 +59,10 @@ pub(crate) fn config(status: &Status) -> String {
         "generation": snapshot.map(|snapshot| snapshot.generation),
         "inForceSince": status.config.in_force_since.map(time),
         "sources": status.facts.sources,
+        "kubernetes": status.contact.as_ref().map(|contact| match contact {
+            Contact::With => json!({ "connected": true }),
+            Contact::Without { since, why } => json!({ "connected": false, "since": time(*since), "why": why }),
+        }),
         "serverFile": status.facts.server_file,
         "refusals": status.config.refusals,
         "lastRefusal": refusal.map(|refusal| json!({
@@ -98,9 +104,20 @@ pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
             Phase::Draining => "draining",
         },
         "stuckThreads": reports.stuck,
+        "tokenizers": status.tokenizers.iter().map(of_tokenizer).collect::<Vec<_>>(),
         "endpoints": list,
     });
     format!("{body}\n")
+}
+
+/// How the prompts of a worker set with a tokenizer are told.
+fn of_tokenizer((worker_set, state): &(String, State)) -> Value {
+    let (prompts, why) = match state {
+        State::Loading => ("bytes", Some("the tokenizer is being read")),
+        State::Exact(why) => ("tokens", why.as_deref()),
+        State::Unusable(why) => ("bytes", Some(why.as_str())),
+    };
+    json!({ "workerSet": worker_set, "promptsBy": prompts, "why": why })
 }
 
 fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {

@@ -222,8 +222,12 @@ mod tests {
             shape.unscannable || shape.image || shape.audio
         };
         assert!(unread(r#"{"model":"m","prompt":[1,2,3]}"#));
-        assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#));
-        assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#
+        ));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#
+        ));
         assert!(!unread(r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#));
         let broken = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed(b"a\\ud800b".as_slice()) };
         assert_eq!(decode(&broken).1, Decoded::InPart);

@@ -8,8 +8,11 @@
 mod support;
 
 mod changes;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod config_reload;
 mod decisions;
+mod exact;
 mod faults;
 mod handover;
 mod http;

@@ -138,7 +138,7 @@ impl Fleet {
     pub(super) fn place(&mut self, now_us: u64, endpoint: u32, chain: &Chain) {
         self.index.turn_to(tick(now_us));
         self.index.insert(chain, endpoint);
-        self.weigh_blocks(chain);
+        self.weigh_blocks(chain, endpoint);
     }
 
     /// A request has ended after so long.
