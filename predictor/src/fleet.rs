@@ -425,7 +425,7 @@ impl Fleet {
         let Some(open) = self.book.close(now_us, request_id, endpoint) else {
             return;
         };
-        self.release(endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
+        self.release(now_us, endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
         match ended {
             Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {

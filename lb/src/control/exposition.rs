@@ -531,10 +531,16 @@ impl Page {
         for (name, help, value) in families {
             out.counters(name, help, all().map(|(labels, events)| (labels, value(events))))?;
         }
+        let news = self.status.cache_news;
+        out.gauge(
+            "kinference_cache_news_waiting",
+            "Blocks that data threads are yet to be told of",
+            news.keys_waiting,
+        )?;
         out.counter(
             "kinference_cache_sweeps_lost",
             "Batches of cache news that found no room at a data thread",
-            self.status.cache_sweeps_lost,
+            news.sweeps_lost,
         )
     }
 
@@ -583,7 +589,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 mod tests {
     use super::*;
     use crate::control::keys::KeysStatus;
-    use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
+    use crate::control::status::{CacheNewsStatus, CertificatesStatus, ConfigStatus, Facts};
     use crate::exact::Outcome;
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
@@ -604,7 +610,7 @@ mod tests {
             },
             tokenizers: vec![("gemma".into(), State::Exact(None)), ("qwen".into(), State::Loading)],
             keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
-            cache_sweeps_lost: 0,
+            cache_news: CacheNewsStatus::default(),
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,

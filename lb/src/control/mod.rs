@@ -465,7 +465,7 @@ impl Control {
             certificates: self.certificates.status(),
             tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),
-            cache_sweeps_lost: self.outbox.lost(),
+            cache_news: self.outbox.status(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

@@ -104,6 +104,7 @@ pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
             Phase::Draining => "draining",
         },
         "stuckThreads": reports.stuck,
+        "cacheNewsWaiting": status.cache_news.keys_waiting,
         "tokenizers": status.tokenizers.iter().map(of_tokenizer).collect::<Vec<_>>(),
         "endpoints": list,
     });
