@@ -124,3 +124,50 @@ pub const TOKENS_KEPT_MAX: usize = 8_192;
 
 /// Heads of the queue of a route that get a look each time: beyond those whose turn it is, for the case that they alone are kept back.
 pub const QUEUE_LOOKS_MAX: usize = 4;
+// ---- the Kubernetes source ----
+
+/// Objects of one page of a list: what the API server's own clients ask for.
+pub const LIST_PAGE_ITEMS: u32 = 500;
+
+/// Longest time for a whole list.
+pub const LIST_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long one watch lasts. Nothing tells of a connection whose other side is gone but the end that does not come, so
+/// this bounds how long a change may go unseen then; with seven watches, asking anew each minute is no load.
+pub const WATCH_LASTS: Duration = Duration::from_secs(50);
+
+/// How much later than asked a watch may end.
+pub const WATCH_MARGIN: Duration = Duration::from_secs(5);
+
+/// First and longest pause between attempts to reach the API server.
+pub const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Quiet time after a change of an object before the set is judged, so that `kubectl apply` of a folder is few changes.
+pub const SETTLE: Duration = Duration::from_millis(30);
+
+/// Longest time a burst of changes of objects can put off judging the set.
+pub const SETTLE_MAX: Duration = Duration::from_millis(250);
+
+/// Namespaces that can be listed: each is six watches.
+pub const NAMESPACES_MAX: usize = 64;
+
+/// Secrets that are followed: each is a watch of its own, so that no right to read others is needed.
+pub const SECRETS_MAX: usize = 256;
+
+/// Selectors of pods that are followed.
+pub const SELECTORS_MAX: usize = 1_024;
+
+/// Longest message of a condition or an Event. A condition may have 32768 bytes, an Event 1024.
+pub const STATUS_MESSAGE_BYTES_MAX: usize = 1_000;
+
+/// Time between two writes of the status of one object, whatever changes.
+pub const STATUS_EVERY: Duration = Duration::from_secs(2);
+
+/// Objects whose status is written in one pass, each of which takes a request.
+pub const STATUS_WRITES_MAX: usize = 64;
+
+/// How long a lease holds without being renewed, and how often it is renewed. client-go's own defaults.
+pub const LEASE_LASTS: Duration = Duration::from_secs(15);
+
+/// Time between two renewals of the lease, and between two looks at another's.
+pub const LEASE_EVERY: Duration = Duration::from_secs(5);

@@ -64,6 +64,27 @@ pub(crate) struct EndpointSpec {
     pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
     pub(crate) unusable: Option<String>,
+    /// Why its pod takes no new work now; `None` when it does, and for all that is no pod.
+    pub(crate) withheld: Option<Withheld>,
+}
+
+/// Why a pod takes no new work, by what the cluster says. What runs there goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withheld {
+    /// It is not ready.
+    NotReady,
+    /// It is being deleted.
+    Terminating,
+}
+
+impl Withheld {
+    /// For people.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::NotReady => "the pod is not ready",
+            Self::Terminating => "the pod is being deleted",
+        }
+    }
 }
 
 /// The header that tells a destination who is calling.

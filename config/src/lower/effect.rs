@@ -6,7 +6,7 @@
 use crds::Document;
 use policy::{Action, Code, Diagnostic};
 
-use super::Checked;
+use super::{Checked, Origin};
 use crate::node::Path;
 use crate::snapshot::Snapshot;
 
@@ -51,7 +51,14 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
+<<<<<<< HEAD
 const TABLE: [Idle; 4] = [
+=======
+/// Has an effect where there are pods.
+const SELECTOR: &[&str] = &["selector"];
+
+const TABLE: [Idle; 5] = [
+>>>>>>> main
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -59,14 +66,21 @@ const TABLE: [Idle; 4] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
+<<<<<<< HEAD
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
+=======
+    idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
+    idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
+>>>>>>> main
     classifier("HTTP"),
 ];
 
-pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
-        for row in TABLE.iter().filter(|row| row.kind == kind) {
+        let in_cluster = origin == Origin::Cluster;
+        let rows = TABLE.iter().filter(|row| row.kind == kind && !(in_cluster && row.path == SELECTOR));
+        for row in rows {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
             for key in row.path {

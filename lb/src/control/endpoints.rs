@@ -1,6 +1,9 @@
 //! The endpoints of the plan in force, as the control thread sees them: what watches each, and its last verdict.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use config::source::cluster::{Counts, Feedback};
 
 use super::journal;
 use super::kv::{Keys, KvOrders, KvStatus, Streams};
@@ -75,7 +78,7 @@ impl Endpoints {
             let had = self.entries.get_mut(index).and_then(Option::take);
             let had = had.filter(|entry| entry.spec.incarnation == spec.incarnation);
             let entry = self.entry(spec, orders(plan, spec), had);
-            messages.push(entry.message(News::Readiness(entry.verdict.readiness)));
+            messages.push(entry.message(News::Readiness(entry.in_effect().readiness)));
             entries[index] = Some(entry);
         }
         for gone in self.entries.iter().flatten() {
@@ -87,6 +90,7 @@ impl Endpoints {
 
     fn entry(&self, spec: &Arc<EndpointSpec>, orders: Option<Orders>, had: Option<Entry>) -> Entry {
         if let Some(mut had) = had {
+            had.tell_withheld(spec);
             let usable_as_before = had.spec.unusable == spec.unusable;
             let watched_as_before =
                 had.orders == orders && same_credential(had.spec.credential.as_ref(), spec.credential.as_ref());
@@ -142,7 +146,7 @@ impl Endpoints {
         let news = match sighting.seen {
             Seen::Health(verdict) => {
                 entry.take_verdict(verdict);
-                News::Readiness(entry.verdict.readiness)
+                News::Readiness(entry.in_effect().readiness)
             }
             Seen::Scraped(scrape) => {
                 entry.scraped_us = Some(scrape.began_us);
@@ -175,7 +179,7 @@ impl Endpoints {
 
     /// Whether there are so many endpoints, and all that can be used are ready.
     pub(crate) fn all_ready(&self, at_least: usize) -> bool {
-        let usable = || self.entries.iter().flatten().filter(|entry| entry.watch.is_some());
+        let usable = || self.entries.iter().flatten().filter(|e| e.watch.is_some() && e.spec.withheld.is_none());
         usable().count() >= at_least && usable().all(|entry| entry.verdict.readiness == Readiness::Ready)
     }
 
@@ -208,9 +212,51 @@ impl Endpoints {
     }
 }
 
+impl Endpoints {
+    /// How many endpoints of each destination of a plan take requests.
+    pub(crate) fn counts(&self, plan: &Plan) -> Feedback {
+        let ready = |id: EndpointId| {
+            let entry = self.entries.get(id.index()).and_then(Option::as_ref);
+            entry.is_some_and(|entry| entry.in_effect().readiness == Readiness::Ready)
+        };
+        let counts = |ids: &[EndpointId]| {
+            let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            Counts { ready: number(ids.iter().filter(|id| ready(**id)).count()), all: number(ids.len()) }
+        };
+        let snapshot = &plan.snapshot;
+        let sets = snapshot.worker_sets.iter().zip(&plan.worker_sets);
+        let providers = snapshot.providers.iter().zip(&plan.providers);
+        Feedback {
+            generation: snapshot.generation,
+            worker_sets: sets.map(|(set, ids)| (set.id.clone(), counts(ids))).collect::<BTreeMap<_, _>>(),
+            providers: providers.map(|(provider, id)| (provider.id.clone(), counts(id.as_slice()))).collect(),
+        }
+    }
+}
+
 impl Entry {
     fn message(&self, news: News) -> Message {
         Message { endpoint: self.spec.id, incarnation: self.spec.incarnation, news }
+    }
+
+    /// What holds: the verdict of its watch, unless its pod takes no new work.
+    fn in_effect(&self) -> Verdict {
+        match self.spec.withheld {
+            None => self.verdict.clone(),
+            Some(withheld) => {
+                Verdict { readiness: Readiness::NotReady, why: withheld.why().to_owned(), ..self.verdict.clone() }
+            }
+        }
+    }
+
+    fn tell_withheld(&self, now: &EndpointSpec) {
+        match (self.spec.withheld, now.withheld) {
+            (before, Some(why)) if before != Some(why) => {
+                journal::info("endpoint takes no new requests", &[("endpoint", &now.name), ("why", &why.why())]);
+            }
+            (Some(_), None) => journal::info("endpoint takes requests again", &[("endpoint", &now.name)]),
+            (_, Some(_)) | (None, None) => {}
+        }
     }
 
     fn take_verdict(&mut self, verdict: Verdict) {
@@ -230,7 +276,7 @@ impl Entry {
         EndpointStatus {
             spec: self.spec.clone(),
             destination: destination.to_owned(),
-            verdict: self.verdict.clone(),
+            verdict: self.in_effect(),
             scrape_age_us: self.scraped_us.map(|at| now_us.saturating_sub(at)),
             scrape_error: self.scrape_error.clone(),
             scrapes_failed: self.scrapes_failed,

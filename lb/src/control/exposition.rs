@@ -16,6 +16,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::kv::{KvState, KvStatus};
+use config::source::cluster::Contact;
+
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
 use super::tokenizers::State;
@@ -188,6 +190,19 @@ impl Page {
             "When the configuration came into force, in seconds since 1970",
             in_force,
         )?;
+        if let Some(contact) = &self.status.contact {
+            let away = match contact {
+                Contact::With => None,
+                Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
+            };
+            let connected = u64::from(away.is_none());
+            out.gauge("kinference_kubernetes_connected", "1 while the API server answers", connected)?;
+            out.gauges(
+                "kinference_kubernetes_away_since_seconds",
+                "Since when the API server does not answer, in seconds since 1970; what was in force stays",
+                away,
+            )?;
+        }
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
@@ -579,6 +594,7 @@ mod tests {
             endpoints: Vec::new(),
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
+            contact: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,

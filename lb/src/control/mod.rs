@@ -34,8 +34,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
@@ -127,6 +128,8 @@ struct Control {
     in_force_since: Option<SystemTime>,
     refusals: u64,
     last_refusal: Option<Refusal>,
+    contact: Option<Contact>,
+    feedback: latest::Sender<Feedback>,
     access_log: AccessLog,
     facts: Arc<Facts>,
     phase: Phase,
@@ -145,7 +148,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
-    let mut snapshots = setup.source.start();
+    let (feedback, told_back) = latest::channel(Feedback::default());
+    let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
     let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
     let (keys, mut found_keys) = Keys::new();
@@ -166,6 +170,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         in_force_since: None,
         refusals: 0,
         last_refusal: None,
+        contact: None,
+        feedback,
         access_log,
         facts,
         phase: Phase::Starting,
@@ -288,7 +294,9 @@ impl Control {
     fn source(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Snapshot(snapshot) => {
-                for warning in &snapshot.warnings {
+                let known = self.plan.as_ref().map(|plan| plan.snapshot.clone());
+                let known = known.as_ref().map_or(&[][..], |snapshot| &snapshot.warnings);
+                for warning in snapshot.warnings.iter().filter(|warning| !known.contains(warning)) {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
@@ -305,7 +313,37 @@ impl Control {
                 }
                 self.last_refusal = Some(Refusal { at: SystemTime::now(), diagnostics });
             }
+            SourceEvent::Pods(pods) => {
+                self.registry.take_pods(pods);
+                self.replan();
+            }
+            SourceEvent::Contact(contact) => self.contact(contact),
         }
+    }
+
+    fn contact(&mut self, contact: Contact) {
+        match (&contact, &self.contact) {
+            (Contact::Without { why, .. }, _) => {
+                journal::warn("the API server does not answer; what is in force stays", &[("why", why)]);
+            }
+            (Contact::With, Some(Contact::Without { since, .. })) => {
+                let away_s = since.elapsed().unwrap_or_default().as_secs();
+                journal::info("the API server answers again", &[("away_s", &away_s)]);
+            }
+            (Contact::With, Some(Contact::With) | None) => {}
+        }
+        self.contact = Some(contact);
+    }
+
+    /// Tells the source what became of its snapshot, when that has changed.
+    fn tell_source(&self) {
+        let Some(plan) = &self.plan else { return };
+        let counts = self.endpoints.counts(plan);
+        self.feedback.send_if_modified(|told| {
+            let changed = *told != counts;
+            *told = counts;
+            changed
+        });
     }
 
     fn certificate(&mut self, change: certificates::Change) {
@@ -362,6 +400,7 @@ impl Control {
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
+        self.tell_source();
     }
 
     fn tell(&self, message: &endpoints::Message) {
@@ -396,7 +435,11 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
+<<<<<<< HEAD
         self.tokenizers.tick();
+=======
+        self.tell_source();
+>>>>>>> main
     }
 
     fn drain(&mut self) {
@@ -421,6 +464,7 @@ impl Control {
                 refusals: self.refusals,
                 last_refusal: self.last_refusal.clone(),
             },
+            contact: self.contact.clone(),
             certificates: self.certificates.status(),
             tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),

@@ -2,6 +2,7 @@
 
 use std::time::SystemTime;
 
+use config::source::cluster::Contact;
 use hyper::StatusCode;
 use policy::Diagnostic;
 use predictor::fleet::{EndpointBelief, Evidence};
@@ -58,6 +59,10 @@ pub(crate) fn config(status: &Status) -> String {
         "generation": snapshot.map(|snapshot| snapshot.generation),
         "inForceSince": status.config.in_force_since.map(time),
         "sources": status.facts.sources,
+        "kubernetes": status.contact.as_ref().map(|contact| match contact {
+            Contact::With => json!({ "connected": true }),
+            Contact::Without { since, why } => json!({ "connected": false, "since": time(*since), "why": why }),
+        }),
         "serverFile": status.facts.server_file,
         "refusals": status.config.refusals,
         "lastRefusal": refusal.map(|refusal| json!({

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::source::cluster::Contact;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
@@ -55,6 +56,8 @@ pub(crate) struct Status {
     /// Host names that cannot be resolved, and why.
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
+    /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
+    pub contact: Option<Contact>,
     pub certificates: CertificatesStatus,
     /// Worker sets that name a tokenizer, and what became of it.
     pub tokenizers: Vec<(String, tokenizers::State)>,

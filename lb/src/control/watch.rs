@@ -350,6 +350,7 @@ mod tests {
             metered: None,
             timeouts: crate::plan::EndpointTimeouts::default(),
             unusable: None,
+            withheld: None,
         })
     }
 

@@ -8,6 +8,8 @@
 mod support;
 
 mod changes;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod config_reload;
 mod decisions;
 mod exact;

@@ -33,8 +33,10 @@ pub(crate) struct Setup {
     pub(crate) files: Vec<(String, String)>,
     /// Secrets that documents refer to.
     pub(crate) environment: Vec<(String, String)>,
-    /// Endpoints that must be ready before the test begins.
+    /// Endpoints that must be ready before the test begins; with 0 it begins at once.
     pub(crate) endpoints: usize,
+    /// The line of the server's own file that says where resources come from.
+    pub(crate) source: String,
 }
 
 impl Setup {
@@ -49,6 +51,17 @@ impl Setup {
             files: Vec::new(),
             environment: Vec::new(),
             endpoints: 1,
+            source: String::from("resources: [./resources]"),
+        }
+    }
+
+    /// Over the cluster that a kubeconfig leads to.
+    #[allow(dead_code, reason = "the simulation, which shares this file, has no cluster")]
+    pub(crate) fn over_cluster(kubeconfig: String) -> Self {
+        Self {
+            files: vec![(String::from("kubeconfig"), kubeconfig)],
+            source: String::from("kubernetes: { enabled: true, kubeconfig: kubeconfig }"),
+            ..Self::new(String::new())
         }
     }
 
@@ -131,8 +144,8 @@ impl Gateway {
         fs::write(folder.path().join("resources/all.yaml"), &setup.resources).unwrap();
         let server = format!(
             "listeners: [{{ address: \"{}\"{} }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
-             resources: [./resources]\naccessLog: {{ path: access.log }}\n{}",
-            setup.listen, setup.listener, setup.threads, setup.server
+             {}\naccessLog: {{ path: access.log }}\n{}",
+            setup.listen, setup.listener, setup.threads, setup.source, setup.server
         );
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
@@ -172,11 +185,18 @@ impl Gateway {
         let address = address_in(&said.wait_for(&["msg=listening "]));
         let admin = address_in(&said.wait_for(&["msg=\"admin server listening\""]));
         let gateway = Self { child, said, printed, folder, address, admin };
+        if endpoints > 0 {
+            gateway.wait_for_endpoints(endpoints);
+        }
+        gateway
+    }
+
+    /// Waits until so many endpoints are ready.
+    pub(crate) fn wait_for_endpoints(&self, endpoints: usize) {
         eventually("enough endpoints are ready", || {
-            let answer = get(gateway.admin, "/readyz");
+            let answer = get(self.admin, "/readyz");
             (answer.status == 200 && answer.json()["endpointsReady"].as_u64()? >= endpoints as u64).then_some(())
         });
-        gateway
     }
 
     // ---- requests ----
