@@ -51,14 +51,10 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
 }
 
-<<<<<<< HEAD
-const TABLE: [Idle; 4] = [
-=======
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
-const TABLE: [Idle; 5] = [
->>>>>>> main
+const TABLE: [Idle; 4] = [
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -66,12 +62,7 @@ const TABLE: [Idle; 5] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-<<<<<<< HEAD
-    idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-=======
-    idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
->>>>>>> main
     classifier("HTTP"),
 ];
 

@@ -176,11 +176,8 @@ fn status() -> Status {
         endpoints: Vec::new(),
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
-<<<<<<< HEAD
         tokenizers: Vec::new(),
-=======
         contact: None,
->>>>>>> main
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),
         cache_sweeps_lost: 0,

@@ -435,11 +435,8 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
-<<<<<<< HEAD
         self.tokenizers.tick();
-=======
         self.tell_source();
->>>>>>> main
     }
 
     fn drain(&mut self) {
