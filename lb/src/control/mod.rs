@@ -435,8 +435,8 @@ impl Control {
 
     fn tick(&mut self) {
         self.endpoints.mend();
-        self.tokenizers.tick();
         self.tell_source();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
