@@ -10,7 +10,7 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::{Chain, Cut, TURN_BYTES_MIN};
+use crate::prefix::chain::{Chain, TURN_BYTES_MIN};
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
@@ -296,24 +296,30 @@ impl Fleet {
     /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
     fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
         let mut prompt_tokens = None;
-        if chain.cut() == Cut::Tokens {
-            return None;
-        }
         for turn_end in chain.turn_ends().iter().rev() {
             for end in self.ends.at(turn_end.key) {
                 let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
                 prompt_tokens.get_or_insert(end.prompt_tokens.saturating_add(rest as u32));
                 let at = end.endpoint as usize;
                 let (Some(Some(known)), Some(&depth)) = (self.endpoints.get(at), plan.depths.get(at)) else { continue };
+                if known.cache.tells_of(chain.cut()) {
+                    // The engine's own events say more, and the answer's blocks too.
+                    continue;
+                }
                 // A turn's last few bytes may lie in a block with the next turn's: no block of the record covers them.
-                let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
+                let open_bytes = match chain.has_engine_blocks() {
+                    true => known.block_tokens.max(BLOCK_TOKENS_DEFAULT) * 4,
+                    false => TURN_BYTES_MIN as u32,
+                };
+                let recorded = chain.prefix_bytes(depth) + open_bytes > turn_end.bytes;
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
                     *overlap = known.trusted(known.whole_blocks(*end));
                 }
             }
         }
-        prompt_tokens
+        // The length of a prompt in token ids is known without.
+        prompt_tokens.filter(|_| !chain.has_engine_blocks())
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.

@@ -305,8 +305,8 @@ impl ChainBuilder {
         self.chain
     }
 
-    /// Notes the place, when there is anything new before it.
-    fn end_turn(&mut self) {
+    /// Notes this place as one where a turn ends, when there is anything new before it. Blocks do not change by it.
+    pub fn end_turn(&mut self) {
         let bytes = self.chain.bytes().saturating_add(self.chain.partial.len() as u32);
         if self.chain.turn_ends.last().map_or(0, |end| end.bytes) == bytes {
             return;
