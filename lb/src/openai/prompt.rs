@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use predictor::prefix::chain::{Chain, ChainBuilder, MEDIA_WEIGHT_BYTES, Seed};
+use predictor::prefix::chain::{Chain, ChainBuilder, MEDIA_WEIGHT_BYTES, Seed, TOKEN_ID_BYTES};
 use tokenizer::Tokens;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -292,8 +292,6 @@ pub(crate) fn engine_blocks(
     (builder.finish_engine_blocks(), count)
 }
 
-/// Bytes of a token id in a chain.
-const TOKEN_ID_BYTES: u32 = 4;
 /// Media items of a prompt that are counted one by one.
 const MEDIA_ITEMS_MAX: u32 = 1_000;
 
