@@ -75,7 +75,7 @@ impl Cache {
     }
 
     /// Whether the engine's events say everything of chains cut like this.
-    fn tells_of(&self, cut: Cut) -> bool {
+    pub(super) fn tells_of(&self, cut: Cut) -> bool {
         match (self.evidence, cut) {
             (Evidence::Events, Cut::Tokens) => true,
             (Evidence::Events | Evidence::Record | Evidence::Corrected, Cut::Tokens | Cut::Bytes) => false,
