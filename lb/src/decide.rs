@@ -425,9 +425,6 @@ impl Knowledge<'_, '_> {
     }
 }
 
-/// Predictions closer than this are taken as equal, however unsure the predictor is: a wider band gives warm caches away.
-const NEAR_RATIO: f64 = 0.05;
-
 /// An endpoint as the policy looks at it. Values are found when asked for.
 #[derive(Debug)]
 struct View<'a> {
@@ -508,7 +505,11 @@ impl Candidate for View<'_> {
     }
 
     fn uncertainty(&self) -> f64 {
-        self.prediction().map_or(0.0, |prediction| prediction.error_ratio.min(NEAR_RATIO))
+        self.prediction().map_or(0.0, |prediction| prediction.near_ratio())
+    }
+
+    fn load(&self) -> Option<f64> {
+        Some(self.fleet.tie_load(self.id()))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod chaos;
+mod simulate;
 
 use std::{
     io::{self, Write},
@@ -44,6 +45,8 @@ enum Command {
     Run(Box<RunArgs>),
     /// Named faults against a proxy; exit status 1 when one is not handled right.
     Chaos(Box<chaos::ChaosArgs>),
+    /// A fleet in virtual time: traces under several ways to choose the engine.
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -60,42 +63,11 @@ struct EngineArgs {
     /// Real seconds per second of the model; 0.1 is ten times as fast.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
-    /// Tokens computed in one step at most.
-    #[arg(long, default_value_t = Parameters::default().batched_tokens_max)]
-    max_num_batched_tokens: u32,
-    /// Requests in one step at most.
-    #[arg(long, default_value_t = Parameters::default().running_max)]
-    max_num_seqs: u32,
-    /// Requests in the engine at most, further ones get 503; unbounded when not given.
-    #[arg(long)]
-    max_num_queued: Option<u32>,
-    /// Tokens in a KV block.
-    #[arg(long, default_value_t = Parameters::default().block_tokens)]
-    block_size: u32,
-    /// KV blocks.
-    #[arg(long, default_value_t = Parameters::default().blocks_max)]
-    num_gpu_blocks: u32,
+    #[command(flatten)]
+    model_step: StepArgs,
     /// Longest prompt and answer together, in tokens.
     #[arg(long, default_value_t = Settings::default().model_tokens_max)]
     max_model_len: u32,
-    /// Compute every prompt in full.
-    #[arg(long)]
-    no_prefix_caching: bool,
-    /// Time of any step, in microseconds.
-    #[arg(long, default_value_t = Parameters::default().cost.base_us)]
-    base_us: f64,
-    /// Time of each prompt token, in microseconds.
-    #[arg(long, default_value_t = Parameters::default().cost.prefill_token_us)]
-    prefill_token_us: f64,
-    /// Time of each pair of prompt tokens that attend to each other, in microseconds.
-    #[arg(long, default_value_t = Parameters::default().cost.attention_pair_us)]
-    attention_pair_us: f64,
-    /// Time of each decoding request, in microseconds.
-    #[arg(long, default_value_t = Parameters::default().cost.decode_us)]
-    decode_us: f64,
-    /// Time of each KV token read in decoding, in microseconds.
-    #[arg(long, default_value_t = Parameters::default().cost.kv_token_us)]
-    kv_token_us: f64,
     /// Idle connections are closed after this time.
     #[arg(long, default_value = "5s", value_parser = duration)]
     keep_alive: Duration,
@@ -114,6 +86,64 @@ struct EngineArgs {
     /// Its key (PEM).
     #[arg(long, requires = "tls_cert", value_name = "FILE")]
     tls_key: Option<PathBuf>,
+}
+
+/// The step model of an engine.
+#[derive(Debug, Clone, Args)]
+struct StepArgs {
+    /// Tokens computed in one step at most.
+    #[arg(long, default_value_t = Parameters::default().batched_tokens_max)]
+    max_num_batched_tokens: u32,
+    /// Requests in one step at most.
+    #[arg(long, default_value_t = Parameters::default().running_max)]
+    max_num_seqs: u32,
+    /// Requests in the engine at most, further ones get 503; unbounded when not given.
+    #[arg(long)]
+    max_num_queued: Option<u32>,
+    /// Tokens in a KV block.
+    #[arg(long, default_value_t = Parameters::default().block_tokens)]
+    block_size: u32,
+    /// KV blocks.
+    #[arg(long, default_value_t = Parameters::default().blocks_max)]
+    num_gpu_blocks: u32,
+    /// Compute every prompt in full.
+    #[arg(long)]
+    no_prefix_caching: bool,
+    /// Time of any step, in microseconds.
+    #[arg(long, default_value_t = Parameters::default().cost.base_us)]
+    base_us: f64,
+    /// Time of each prompt token, in microseconds.
+    #[arg(long, default_value_t = Parameters::default().cost.prefill_token_us)]
+    prefill_token_us: f64,
+    /// Time of each pair of prompt tokens that attend to each other, in microseconds.
+    #[arg(long, default_value_t = Parameters::default().cost.attention_pair_us)]
+    attention_pair_us: f64,
+    /// Time of each decoding request, in microseconds.
+    #[arg(long, default_value_t = Parameters::default().cost.decode_us)]
+    decode_us: f64,
+    /// Time of each KV token read in decoding, in microseconds.
+    #[arg(long, default_value_t = Parameters::default().cost.kv_token_us)]
+    kv_token_us: f64,
+}
+
+impl StepArgs {
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            batched_tokens_max: self.max_num_batched_tokens,
+            running_max: self.max_num_seqs,
+            queued_max: self.max_num_queued,
+            block_tokens: self.block_size,
+            blocks_max: self.num_gpu_blocks,
+            prefix_caching: if self.no_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
+            cost: StepCost {
+                base_us: self.base_us,
+                prefill_token_us: self.prefill_token_us,
+                attention_pair_us: self.attention_pair_us,
+                decode_us: self.decode_us,
+                kv_token_us: self.kv_token_us,
+            },
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -201,6 +231,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Engine(args) => serve(&args),
         Command::Run(args) => load(*args),
         Command::Chaos(args) => chaos::run(*args),
+        Command::Simulate(args) => simulate::simulate(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("loadtest: {error}");
@@ -237,26 +268,14 @@ impl EngineArgs {
     }
 
     fn settings(&self, listen: SocketAddr) -> Settings {
-        let cost = StepCost {
-            base_us: self.base_us,
-            prefill_token_us: self.prefill_token_us,
-            attention_pair_us: self.attention_pair_us,
-            decode_us: self.decode_us,
-            kv_token_us: self.kv_token_us,
-        };
+        let modelled = self.model_step.parameters();
+        let parameters =
+            if self.instant { Parameters { cost: StepCost::NONE, ..modelled } } else { modelled };
         Settings {
             listen,
             models: self.model.clone(),
             model_tokens_max: self.max_model_len,
-            parameters: Parameters {
-                batched_tokens_max: self.max_num_batched_tokens,
-                running_max: self.max_num_seqs,
-                queued_max: self.max_num_queued,
-                block_tokens: self.block_size,
-                blocks_max: self.num_gpu_blocks,
-                prefix_caching: if self.no_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
-                cost: if self.instant { StepCost::NONE } else { cost },
-            },
+            parameters,
             time_scale: if self.instant { 0.0 } else { self.time_scale },
             keep_alive: self.keep_alive,
             embeddings: if self.embeddings { Embeddings::Served } else { Embeddings::NotFound },
