@@ -28,6 +28,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod provider;
 mod quota;
 mod record;
 mod routed;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use config::{Secret, Snapshot};
 
+use crate::provider::Dialect;
 use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;
@@ -35,6 +36,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) name: String,
     /// Local or External.
     pub(crate) backend: policy::Backend,
+    /// What it speaks.
+    pub(crate) dialect: Dialect,
     /// Where to connect.
     pub(crate) address: SocketAddr,
     /// Where to connect when that fails: a provider's name stands for many.

@@ -9,10 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::snapshot::{Provider, ResourceId, Tls, WorkerSet};
+use bedrock::sigv4::{Credentials, Signer};
+use config::snapshot::{Provider, ProviderApi, ResourceId, Tls, WorkerSet};
 use config::{Auth, Credential, Secret, Snapshot};
 
 use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan};
+use crate::provider::Dialect;
 use crate::quota::Metered;
 use crate::tls::Connector;
 
@@ -184,6 +186,7 @@ fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
         && a.model == b.model
         && (a.address, &a.other_addresses) == (b.address, &b.other_addresses)
         && a.tls == b.tls
+        && a.dialect == b.dialect
         && a.in_flight_max == b.in_flight_max
         && a.metered.as_ref().map(|metered| metered.limits) == b.metered.as_ref().map(|metered| metered.limits)
         && a.timeouts == b.timeouts
@@ -238,6 +241,7 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses) -> Vec<Wanted> {
                 incarnation: 0,
                 name,
                 backend: policy::Backend::Local,
+                dialect: Dialect::OpenAi,
                 address,
                 other_addresses: Vec::new(),
                 tls: None,
@@ -272,6 +276,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         },
     };
     let (credential, missing) = credential_header(provider.auth.as_ref());
+    let (dialect, unsigned) = dialect(provider);
     let unsupported = provider.never_reached();
     let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let port_default = match url.tls {
@@ -291,6 +296,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         incarnation: 0,
         name: provider.id.name.clone(),
         backend: policy::Backend::External,
+        dialect,
         address: SocketAddr::new(ip, url.port),
         other_addresses: others.collect(),
         tls,
@@ -307,7 +313,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
             idle: Some(provider.timeouts.idle),
             total: provider.timeouts.total,
         },
-        unusable: unsupported.map(String::from).or(missing).or(untrusting),
+        unusable: unsupported.map(String::from).or(missing).or(unsigned).or(untrusting),
     };
     Some(Wanted { identity, spec })
 }
@@ -324,8 +330,43 @@ fn credential_header(auth: Option<&Auth>) -> (Option<CredentialHeader>, Option<S
             header("authorization", token, |secret| Secret::new(&format!("Bearer {}", secret.expose())))
         }
         Some(Auth::ApiKeyHeader { header: name, key }) => header(name, key, Secret::clone),
-        Some(Auth::AwsSigV4 { .. }) => (None, Some(String::from("awsSigV4 is not supported by this version"))),
+        // No header of its own: each request is signed.
+        Some(Auth::AwsSigV4 { .. }) => (None, None),
     }
+}
+
+/// What a provider speaks, and why it cannot be spoken with although it is known.
+fn dialect(provider: &Provider) -> (Dialect, Option<String>) {
+    match (provider.api, &provider.auth) {
+        (ProviderApi::OpenAi, _) => (Dialect::OpenAi, None),
+        (ProviderApi::Bedrock, None | Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. })) => {
+            (Dialect::Bedrock { signer: None }, None)
+        }
+        (
+            ProviderApi::Bedrock,
+            Some(Auth::AwsSigV4 { region, service, access_key_id, secret_access_key, session_token }),
+        ) => match signer(region, service, access_key_id, secret_access_key, session_token.as_ref()) {
+            Ok(signer) => (Dialect::Bedrock { signer: Some(signer) }, None),
+            Err(why) => (Dialect::Bedrock { signer: None }, Some(why)),
+        },
+    }
+}
+
+fn signer(
+    region: &str,
+    service: &str,
+    access_key_id: &Credential,
+    secret_access_key: &Credential,
+    session_token: Option<&Credential>,
+) -> Result<Signer, String> {
+    let value = |credential: &Credential| match &credential.value {
+        Ok(secret) => Ok(secret.clone()),
+        Err(why) => Err(format!("the credential is missing: {why}")),
+    };
+    let token = session_token.map(value).transpose()?;
+    let (id, key) = (value(access_key_id)?, value(secret_access_key)?);
+    let credentials = Credentials::new(id.expose(), key.expose(), token.as_ref().map(Secret::expose));
+    Ok(Signer::new(credentials.map_err(|error| error.to_string())?, region, service))
 }
 
 /// Whether both are sent as the same header.
