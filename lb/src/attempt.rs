@@ -110,8 +110,7 @@ pub(crate) async fn make<'p>(
     };
     let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
     let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
-    let upstream =
-        Upstream { endpoint: &choice.endpoint, content, request_id: &record.entry.request_id, deadline };
+    let upstream = Upstream { endpoint: &choice.endpoint, content, request_id: &record.entry.request_id, deadline };
     let failed = |flight: &mut Flight, error: UpstreamError| {
         flight.end(Ended::Failed);
         if let Some(failure) = failure_of(error) {
@@ -220,6 +219,9 @@ async fn refused_in_other_words<'p>(
     };
     let failure = bedrock::Failure::of_answer(status, error_type.as_deref(), &body);
     flight.end(Ended::Refused);
+    if let Some(text) = failure.operator_detail() {
+        shard.tell_operator(endpoint, text);
+    }
     let mut retry_after_s = None;
     if let Some(failure) = provider::failure_of(failure.fault()) {
         shard.report_failure(endpoint, failure);

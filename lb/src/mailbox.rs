@@ -111,6 +111,15 @@ pub(crate) enum FromShard {
         /// How.
         failure: Failure,
     },
+    /// What an endpoint says to the operator about a credential, a model's name or a limit; nothing of a request.
+    Told {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Which one at that number.
+        incarnation: u64,
+        /// Its words, shortened.
+        text: String,
+    },
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

@@ -155,11 +155,9 @@ pub(crate) fn failure_of(fault: Fault) -> Option<mailbox::Failure> {
         Fault::Credential => mailbox::Failure::Unauthorized,
         Fault::AccessDenied | Fault::ModelNotFound => mailbox::Failure::Forbidden,
         Fault::ModelTimeout => mailbox::Failure::FirstByteTimeout,
-        Fault::ModelError
-        | Fault::ModelStream
-        | Fault::MalformedOutput
-        | Fault::Internal
-        | Fault::Other(500..) => mailbox::Failure::ServerError,
+        Fault::ModelError | Fault::ModelStream | Fault::MalformedOutput | Fault::Internal | Fault::Other(500..) => {
+            mailbox::Failure::ServerError
+        }
         Fault::Frame(_) | Fault::CutOff | Fault::Unreadable => mailbox::Failure::BadAnswer,
         Fault::Validation | Fault::TooLarge | Fault::Other(_) => return None,
     })

@@ -367,8 +367,7 @@ fn push_head(
             (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
         };
         // The client's own header of a name that we send is not added to ours, least of all beside a credential.
-        let mut ours =
-            passed.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
+        let mut ours = passed.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
         if kept && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
             push_header(to, name, value);
         }

@@ -15,6 +15,8 @@ struct Idle {
     path: &'static [&'static str],
     /// Only with this value; empty: whatever the value.
     value: &'static str,
+    /// Only where the `type` of the resource is this; empty: whatever the type.
+    of_type: &'static str,
     outcome: Outcome,
 }
 
@@ -32,35 +34,34 @@ enum Outcome {
 }
 
 const fn idle(kind: &'static str, path: &'static [&'static str], instead: &'static str) -> Idle {
-    Idle { kind, path, value: "", outcome: Outcome::Instead(instead) }
+    Idle { kind, path, value: "", of_type: "", outcome: Outcome::Instead(instead) }
 }
 
 const fn never_reached(
     path: &'static [&'static str],
-    value: &'static str,
+    of_type: &'static str,
     unspoken: &'static str,
     advice: &'static str,
 ) -> Idle {
-    Idle { kind: "InferenceProvider", path, value, outcome: Outcome::NeverReached { unspoken, advice } }
+    Idle { kind: "InferenceProvider", path, value: "", of_type, outcome: Outcome::NeverReached { unspoken, advice } }
 }
 
 const fn classifier(value: &'static str) -> Idle {
     let outcome = Outcome::Instead("its tags are never given");
-    Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
+    Idle { kind: "InferenceClassifier", path: &["type"], value, of_type: "", outcome }
 }
 
-const TABLE: [Idle; 13] = [
+const TABLE: [Idle; 12] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
     idle("InferenceTenant", &["priority"], "all tenants are served alike"),
     idle("InferenceTenant", &["jwt"], "tokens are not accepted"),
-    never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
-        &["type"],
-        "Bedrock",
-        "type: Bedrock",
-        "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
+        &["auth", "awsSigV4"],
+        "OpenAI",
+        "awsSigV4 with type: OpenAI",
+        "use `type: Bedrock`, or `bearer` with an API key of the provider",
     ),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
@@ -73,7 +74,9 @@ const TABLE: [Idle; 13] = [
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
-        for row in TABLE.iter().filter(|row| row.kind == kind) {
+        let written = c.raw.root.field("spec").and_then(|spec| spec.field("type")).and_then(|node| node.text());
+        let concerned = |row: &&Idle| row.kind == kind && (row.of_type.is_empty() || written == Some(row.of_type));
+        for row in TABLE.iter().filter(concerned) {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
             for key in row.path {

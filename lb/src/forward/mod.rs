@@ -170,7 +170,8 @@ pub(crate) async fn forward(
     let told_length =
         head.headers.first(&received, Name::ContentLength).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
     received.consume(head.head_bytes);
-    let is_document = kind == Kind::Document && (pass.translated.is_some() || !is_longer(&pass.source, DOCUMENT_BYTES_MAX));
+    let is_document =
+        kind == Kind::Document && (pass.translated.is_some() || !is_longer(&pass.source, DOCUMENT_BYTES_MAX));
     let end = if head.framing == BodyFraming::None && pass.translated.is_none() {
         // To HEAD and 304 the length of what would have been sent may be told; else there simply is none.
         let length =
