@@ -381,7 +381,10 @@ pub(crate) fn same_credential(a: Option<&CredentialHeader>, b: Option<&Credentia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::snapshot::{Metrics, ModelKind, ServedModel, StaticEndpoint, WorkerSetLimits};
+    use config::snapshot::{
+        Authorities, BaseUrl, Metrics, ModelKind, ProviderTimeouts, ProviderTls, RateLimits, ServedModel,
+        StaticEndpoint, WorkerSetLimits,
+    };
 
     fn set(name: &str, model: &str, hosts: &[&str]) -> WorkerSet {
         WorkerSet {
@@ -469,6 +472,64 @@ mod tests {
         let names: Vec<_> = plan.endpoints.iter().flatten().map(|e| e.name.as_str()).collect();
         assert_eq!(names, ["localhost:8000", "pods:8000 (10.0.0.1)", "pods:8000 (10.0.0.2)"]);
         assert_eq!(plan.endpoints[0].as_ref().unwrap().address, "127.0.0.1:8000".parse().unwrap());
+    }
+
+    fn provider(limits: RateLimits) -> Provider {
+        let seconds = Duration::from_secs;
+        Provider {
+            id: ResourceId { namespace: "default".into(), name: "hosted".into() },
+            api: ProviderApi::OpenAi,
+            base_url: BaseUrl { tls: Tls::No, host: "api.test".into(), port: 80, path_prefix: String::new() },
+            tls: ProviderTls { authorities: Authorities::System, server_name: "api.test".into() },
+            auth: None,
+            models: Vec::new(),
+            limits,
+            timeouts: ProviderTimeouts {
+                connect: seconds(1),
+                first_byte: seconds(1),
+                idle: seconds(1),
+                total: Some(seconds(9)),
+            },
+        }
+    }
+
+    fn hosted(registry: &mut Registry, limits: RateLimits, found: &[&str]) -> Option<Arc<EndpointSpec>> {
+        let mut snapshot = Snapshot::default();
+        snapshot.providers = vec![provider(limits)];
+        let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
+        let plan = registry.plan(0, Arc::new(snapshot), &Addresses::from([("api.test".into(), found)])).plan;
+        plan.providers[0].and_then(|id| plan.endpoints[id.index()].clone())
+    }
+
+    #[test]
+    fn a_provider_is_one_endpoint_whatever_its_name_resolves_to() {
+        let mut registry = Registry::default();
+        let none = RateLimits::default();
+        assert!(hosted(&mut registry, none, &[]).is_none(), "its name is not resolved yet");
+        let first = hosted(&mut registry, none, &["10.0.0.2", "10.0.0.1"]).unwrap();
+        let of = |spec: &EndpointSpec| {
+            let others: Vec<String> = spec.other_addresses.iter().map(ToString::to_string).collect();
+            (spec.incarnation, spec.address.to_string(), others)
+        };
+        assert_eq!(of(&first), (1, "10.0.0.1:80".into(), vec!["10.0.0.2:80".into()]));
+        // The one in use stays as long as it is named.
+        let second = hosted(&mut registry, none, &["10.0.0.0", "10.0.0.1"]).unwrap();
+        assert_eq!(of(&second), (1, "10.0.0.1:80".into(), vec!["10.0.0.0:80".into()]));
+        let third = hosted(&mut registry, none, &["10.0.0.9"]).unwrap();
+        assert_eq!(of(&third), (1, "10.0.0.9:80".into(), vec![]));
+        assert!(Arc::ptr_eq(&third, &hosted(&mut registry, none, &["10.0.0.9"]).unwrap()), "nothing has changed");
+    }
+
+    #[test]
+    fn what_is_used_of_a_limit_outlives_a_change_of_it() {
+        let mut registry = Registry::default();
+        let limits = |requests| RateLimits { requests_per_minute: Some(requests), ..RateLimits::default() };
+        let spec = hosted(&mut registry, limits(1), &["10.0.0.1"]).unwrap();
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
+        let spec = hosted(&mut registry, limits(2), &["10.0.0.1"]).unwrap();
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
     }
 
     #[test]
