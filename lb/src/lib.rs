@@ -33,6 +33,7 @@ mod plan;
 #[doc(hidden)]
 pub mod probe;
 mod queue;
+mod provider;
 mod quota;
 mod record;
 mod routed;

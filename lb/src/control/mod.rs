@@ -285,6 +285,7 @@ impl Control {
             FromShard::Failed { endpoint, incarnation, failure } => {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
+            FromShard::Told { endpoint, incarnation, text } => self.endpoints.told(endpoint, incarnation, text),
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
