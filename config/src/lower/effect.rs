@@ -44,11 +44,6 @@ const fn never_reached(
     Idle { kind: "InferenceProvider", path, value, outcome: Outcome::NeverReached { unspoken, advice } }
 }
 
-const fn classifier(value: &'static str) -> Idle {
-    let outcome = Outcome::Instead("its tags are never given");
-    Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
-}
-
 const TABLE: [Idle; 15] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
@@ -69,7 +64,12 @@ const TABLE: [Idle; 15] = [
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("HTTP"),
+    Idle {
+        kind: "InferenceClassifier",
+        path: &["http", "url"],
+        value: "https:",
+        outcome: Outcome::Instead("the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
+    },
 ];
 
 pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {

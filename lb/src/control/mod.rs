@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+mod asked;
 pub(crate) mod certificates;
 mod decisions;
 pub mod door;
@@ -36,6 +37,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
+use asked::Services;
 pub(crate) use access_log::Target;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
@@ -124,6 +126,7 @@ struct Control {
     on_ready: Option<Box<dyn FnOnce() + Send>>,
     /// Endpoints that must be ready for `on_ready`.
     endpoints_min: usize,
+    services: Services,
 }
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
@@ -155,6 +158,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         drain_until: None,
         on_ready: setup.on_ready,
         endpoints_min,
+        services: Services::default(),
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
@@ -245,6 +249,11 @@ impl Control {
         match message {
             FromShard::Failed { endpoint, incarnation, failure } => {
                 self.endpoints.failed(endpoint, incarnation, failure);
+            }
+            FromShard::Classify(question) => {
+                if let Some(shard) = self.shards.get(question.shard) {
+                    self.services.ask(question, shard.clone());
+                }
             }
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::Drained => self.drained += 1,

@@ -40,7 +40,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// Most bytes of a part between two pieces that is left out where it holds nothing but names and punctuation.
-const PLAIN_GAP_BYTES_MAX: usize = 40;
+const PLAIN_GAP_BYTES_MAX: usize = 64;
 
 impl<'a> Sources<'a> {
     /// Of one request.
@@ -55,7 +55,8 @@ impl<'a> Sources<'a> {
             audio: matches!(api, Api::Transcriptions | Api::Translations),
             ..Shape::default()
         };
-        let (mut pieces, mut named) = (Vec::new(), Vec::new());
+        // The model's name is the operator's, not the prompt's.
+        let (mut pieces, mut named) = (Vec::new(), vec![request.model_at.clone()]);
         let mut scope = Scope::User;
         walk(request, body, &mut |piece| {
             let mut push = |scope, form, bytes: &'a [u8]| {

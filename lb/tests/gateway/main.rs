@@ -18,4 +18,5 @@ mod policies;
 mod shutdown;
 mod spread;
 mod stream;
+mod tags;
 mod upstream;

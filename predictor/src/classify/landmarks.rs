@@ -6,6 +6,8 @@
 //! where an automaton of the same strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with
 //! the few strings that share its first bytes. The case of ASCII letters does not count but for prefixes.
 
+use std::ops::Range;
+
 use super::context::WordAt;
 use super::kind::KindSet;
 use super::words::{Ending, TABLE};
@@ -88,7 +90,7 @@ impl Index {
     }
 
     /// The range of entries with `key`.
-    fn entries(&self, key: u32) -> std::ops::Range<usize> {
+    fn entries(&self, key: u32) -> Range<usize> {
         let bit = spread(key);
         if self.present[bit / 64] >> (bit % 64) & 1 == 0 {
             return 0..0;
@@ -129,7 +131,12 @@ pub(super) struct Landmarks {
     entries: Vec<Entry>,
     long: Index,
     short: Index,
+    /// For each byte, whether a string begins with it ([`LONG`], [`SHORT`]), in either case.
+    firsts: [u8; 256],
 }
+
+const LONG: u8 = 1;
+const SHORT: u8 = 2;
 
 const SMALL: u8 = 1;
 const CAPITAL: u8 = 2;
@@ -178,7 +185,14 @@ impl Landmarks {
         let shorts = entries.partition_point(|entry| size(entry) == SHORT_KEY_BYTES);
         let keys = |entries: &[Entry]| entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>();
         let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
-        Landmarks { entries, long, short }
+        let mut firsts = [0; 256];
+        for entry in &entries {
+            let length = if entry.text.len() < KEY_BYTES { SHORT } else { LONG };
+            for first in entry.text.first().into_iter().flat_map(|first| [first.to_ascii_lowercase(), first.to_ascii_uppercase()]) {
+                firsts[first as usize] |= length;
+            }
+        }
+        Landmarks { entries, long, short, firsts }
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
@@ -191,16 +205,37 @@ impl Landmarks {
             let starts_word = class & (SMALL | CAPITAL) != 0
                 && (before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0);
             before = class;
-            if starts_word || class & BEGINS != 0 {
-                self.look(text, at, marks, words);
+            let lengths = self.firsts[*byte as usize];
+            if (starts_word || class & BEGINS != 0) && lengths != 0 {
+                self.look(text, at, lengths, marks, words);
             }
         }
     }
 
-    fn look(&self, text: &[u8], at: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+    fn look(&self, text: &[u8], at: usize, lengths: u8, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         let rest = &text[at..];
-        let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));
-        let short = key_of(rest, SHORT_KEY_BYTES).map_or(0..0, |key| self.short.entries(key));
+        let of = |length: u8, bytes: usize, index: &Index| {
+            let key = (lengths & length != 0).then(|| key_of(rest, bytes)).flatten();
+            key.map_or(0..0, |key| index.entries(key))
+        };
+        let (long, short) = (of(LONG, KEY_BYTES, &self.long), of(SHORT, SHORT_KEY_BYTES, &self.short));
+        if long.is_empty() && short.is_empty() {
+            return;
+        }
+        self.compare(text, at, long, short, marks, words);
+    }
+
+    /// Notes which of the entries stand at `at`.
+    fn compare(
+        &self,
+        text: &[u8],
+        at: usize,
+        long: Range<usize>,
+        short: Range<usize>,
+        marks: &mut Vec<Landmark>,
+        words: &mut Vec<WordAt>,
+    ) {
+        let rest = &text[at..];
         for entry in self.entries[long].iter().chain(&self.entries[short]) {
             let Some(here) = rest.get(..entry.text.len()).filter(|here| here.eq_ignore_ascii_case(&entry.text)) else {
                 continue;

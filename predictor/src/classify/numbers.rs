@@ -161,6 +161,11 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
         }
         return;
     }
+    // Words of one or two letters in a row begin nothing.
+    let words = |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
+    if words(first) && (words(first + 1) || first + 1 == cluster.len()) {
+        return;
+    }
     let mut chars = [0u8; WINDOW_BYTES_MAX];
     let mut sizes = [0u8; WINDOW_RUNS_MAX];
     let (mut len, mut letters, mut seps) = (0usize, 0u64, 0u8);
@@ -172,7 +177,8 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             seps |= cluster[first + count - 1].gap;
         }
         let text = &lane.text[run.start as usize..run.end as usize];
-        chars[len..len + text.len()].copy_from_slice(text);
+        // Byte by byte: the runs are short, and a call for each costs more.
+        chars[len..].iter_mut().zip(text).for_each(|(to, from)| *to = *from);
         if run.shape != Shape::Digits {
             chars[len..len + text.len()].make_ascii_uppercase();
             let bits = text.iter().enumerate().map(|(at, byte)| u64::from(!byte.is_ascii_digit()) << at);
