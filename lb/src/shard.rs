@@ -280,6 +280,8 @@ impl Shard {
         let question = Question { shard: self.index, ticket, service, body };
         self.control.try_send(FromShard::Classify(question)).ok()?;
         Some(std::future::poll_fn(move |cx| {
+            // The whole of it moves in here, not its fields: it is dropped with the future.
+            let waiting = &waiting;
             let mut awaited = waiting.shard.awaited.borrow_mut();
             let Some(awaited) = awaited.get_mut(&waiting.ticket) else { return Poll::Ready(None) };
             awaited.waker = cx.waker().clone();

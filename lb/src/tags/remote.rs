@@ -7,7 +7,7 @@ use config::snapshot::{BaseUrl, Classifier, ClassifierKind, OnError, ResourceId,
 use predictor::classify::{Scope, Scopes};
 
 use super::scope_of;
-use super::text::{Sources, decode};
+use super::text::{Origin, Sources, decode};
 use crate::io;
 use crate::openai::scan::push_json_string;
 use crate::shard::Shard;
@@ -90,7 +90,8 @@ impl Service {
         push_json_string(&mut body, &self.id.name);
         body.extend(b",\"texts\":[");
         let mut separator = None;
-        for source in sources.pieces.iter().filter(|source| self.scopes.contains(source.scope)) {
+        let prompt = sources.pieces.iter().filter(|source| source.origin == Origin::Prompt);
+        for source in prompt.filter(|source| self.scopes.contains(source.scope)) {
             body.extend(separator);
             separator = Some(b',');
             body.extend(b"{\"role\":\"");

@@ -24,9 +24,19 @@ pub(super) enum Form {
     Plain,
 }
 
+/// Where a piece stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the prompt.
+    Prompt,
+    /// Outside of it.
+    Rest,
+}
+
 /// A piece before it is text.
 #[derive(Debug, Clone)]
 pub(super) struct Source<'a> {
+    pub(super) origin: Origin,
     pub(super) scope: Scope,
     pub(super) form: Form,
     pub(super) bytes: Cow<'a, [u8]>,
@@ -61,7 +71,7 @@ impl<'a> Sources<'a> {
         walk(request, body, &mut |piece| {
             let mut push = |scope, form, bytes: &'a [u8]| {
                 named.push(place(body, bytes));
-                pieces.push(Source { scope, form, bytes: Cow::Borrowed(bytes) });
+                pieces.push(Source { origin: Origin::Prompt, scope, form, bytes: Cow::Borrowed(bytes) });
             };
             match piece {
                 Piece::Turn(role) => {
@@ -89,7 +99,8 @@ impl<'a> Sources<'a> {
             && let Some(rest) = rest(body, &request.object, named)
         {
             // First, so that it stands between no two parts of a turn.
-            pieces.insert(0, Source { scope: Scope::System, form: Form::Escaped, bytes: Cow::Owned(rest) });
+            let (origin, scope, form) = (Origin::Rest, Scope::System, Form::Escaped);
+            pieces.insert(0, Source { origin, scope, form, bytes: Cow::Owned(rest) });
         }
         Self { pieces, shape }
     }
@@ -226,10 +237,14 @@ mod tests {
         assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#));
         assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#));
         assert!(!unread(r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#));
-        let broken = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed(b"a\\ud800b".as_slice()) };
-        assert_eq!(decode(&broken).1, Decoded::InPart);
-        let sent = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed("a\u{fffd}b".as_bytes()) };
-        assert_eq!(decode(&sent).1, Decoded::Wholly);
+        let piece = |bytes: &'static [u8]| Source {
+            origin: Origin::Prompt,
+            scope: Scope::User,
+            form: Form::Escaped,
+            bytes: Cow::Borrowed(bytes),
+        };
+        assert_eq!(decode(&piece(b"a\\ud800b")).1, Decoded::InPart);
+        assert_eq!(decode(&piece("a\u{fffd}b".as_bytes())).1, Decoded::Wholly);
     }
 
     #[test]

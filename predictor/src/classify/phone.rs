@@ -124,23 +124,29 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
     let words = &tail[clause..];
     (0..words.len()).any(|at| {
         let begins = words[at].is_ascii_alphabetic() && (at == 0 || !words[at - 1].is_ascii_alphabetic());
-        begins
-            && NAMES
-                .iter()
-                .any(|name| words[at..].get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name)))
+        begins && starts_with_any(&words[at..], &NAMES)
     })
 }
 
 /// Whether the word right behind says that the number counts something.
 fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
-    const UNITS: [&[u8]; 34] = [
+    const UNITS: [&[u8]; 40] = [
         b"call", b"byte", b"user", b"people", b"person", b"time", b"ms", b"km", b"eur", b"usd", b"gbp", b"dollar", b"euro", b"view", b"visit", b"subscri",
         b"customer", b"item", b"row", b"record", b"request", b"unit", b"download", b"token", b"sample", b"minute", b"hour", b"second", b"phone", b"device",
-        b"contact", b"message", b"mah", b"mb",
+        b"contact", b"message", b"mah", b"mb", b"hz", b"khz", b"mhz", b"ghz", b"rpm", b"meter",
     ];
     lane.work(8);
     let Some(word) = lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")) else { return false };
-    UNITS.iter().any(|unit| word.get(..unit.len()).is_some_and(|head| head.eq_ignore_ascii_case(unit)))
+    starts_with_any(word, &UNITS)
+}
+
+/// Whether `text` begins with one of `words`, in either case.
+fn starts_with_any(text: &[u8], words: &[&[u8]]) -> bool {
+    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
+    words
+        .iter()
+        .filter(|word| word.first() == Some(&first))
+        .any(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
 }
 
 /// Where the plus sign of the number is, if it has one.
