@@ -90,7 +90,8 @@ fn run(path: &str, directory: &str, with: Use) -> Result<String, Box<dyn std::er
     let model = train(&all)?;
     let held_out = leave_one_source_out(&rows)?;
     let report = report(&rows, &held_out, &model);
-    for (name, bytes) in [("complexity.model", model.to_bytes()), ("complexity-report.md", report.clone().into_bytes())] {
+    for (name, bytes) in [("complexity.model", model.to_bytes()), ("complexity-report.md", report.clone().into_bytes())]
+    {
         let path = format!("{directory}/{name}");
         match with {
             Use::Write => std::fs::write(path, bytes)?,
@@ -283,7 +284,11 @@ fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
     let _ = writeln!(text, "| what | value |\n|---|---|");
     let _ = writeln!(text, "| rows | {} |", rows.len());
     let _ = writeln!(text, "| AUC, source unseen | {:.4} |", auc(&unseen));
-    let _ = writeln!(text, "| AUC, mean of sources: each against all rows of the other label | {:.4} |", mean_auc(rows, held_out));
+    let _ = writeln!(
+        text,
+        "| AUC, mean of sources: each against all rows of the other label | {:.4} |",
+        mean_auc(rows, held_out)
+    );
     let _ = writeln!(text, "| AUC, rows seen in training (flatters) | {:.4} |", auc(&seen));
     let _ = writeln!(
         text,
@@ -293,7 +298,8 @@ fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
     let _ = writeln!(text, "| threshold `low` (4 % of all high, 10 % of any source) | {low:.3} |");
     let _ = writeln!(text, "| low found below it | {:.3} |", share(&lows, |score| score < low));
     let _ = writeln!(text, "| high below it | {:.3} |", share(&highs, |score| score < low));
-    let worst = by_source.values().filter(|(label, _)| *label > 0.5).map(|(_, scores)| share(scores, |score| score < low));
+    let worst =
+        by_source.values().filter(|(label, _)| *label > 0.5).map(|(_, scores)| share(scores, |score| score < low));
     let _ = writeln!(text, "| worst high source below it | {:.3} |", worst.fold(0.0, f64::max));
     let _ = writeln!(text, "| threshold `high` (5 % of all low) | {high:.3} |");
     let _ = writeln!(text, "| high found above it | {:.3} |", share(&highs, |score| score > high));

@@ -13,7 +13,8 @@ const ACCURACY_RATIO_MIN: f64 = 0.8;
 
 pub(super) fn warn(checked: &[Checked], snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
     for classifier in &snapshot.classifiers {
-        let Some(c) = checked.iter().find(|c| c.id == classifier.id && matches!(c.document, Document::Classifier(_))) else {
+        let Some(c) = checked.iter().find(|c| c.id == classifier.id && matches!(c.document, Document::Classifier(_)))
+        else {
             continue;
         };
         unused(c, classifier, snapshot, findings);
@@ -35,7 +36,8 @@ fn unused(c: &Checked, classifier: &Classifier, snapshot: &Snapshot, findings: &
     let mut pools = snapshot.pools.iter().filter(|pool| pool.id.namespace == classifier.id.namespace).peekable();
     if pools.peek().is_some() && !pools.any(|pool| classifier.runs_for(&pool.program)) {
         let path = Path::default().key("metadata").key("name");
-        let message = format!("no rule of an attached policy refers to a tag of `{}`: it never runs", classifier.id.name);
+        let message =
+            format!("no rule of an attached policy refers to a tag of `{}`: it never runs", classifier.id.name);
         findings.push(c.finding(Code::ClassifierUnused, &path, message));
     }
 }

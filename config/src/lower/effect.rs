@@ -68,7 +68,9 @@ const TABLE: [Idle; 15] = [
         kind: "InferenceClassifier",
         path: &["http", "url"],
         value: "https:",
-        outcome: Outcome::Instead("the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
+        outcome: Outcome::Instead(
+            "the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder",
+        ),
     },
 ];
 

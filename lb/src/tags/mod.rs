@@ -44,8 +44,11 @@ pub(crate) enum Tagger {
 impl Tagger {
     /// What the rules of `pool` need. The text is why a classifier does not compile, for the log.
     pub(crate) fn for_pool(snapshot: &Snapshot, pool: &Pool) -> (Self, Option<String>) {
-        let needed: Vec<&Classifier> =
-            snapshot.classifiers.iter().filter(|c| c.id.namespace == pool.id.namespace && c.runs_for(&pool.program)).collect();
+        let needed: Vec<&Classifier> = snapshot
+            .classifiers
+            .iter()
+            .filter(|c| c.id.namespace == pool.id.namespace && c.runs_for(&pool.program))
+            .collect();
         let mut builtins: Vec<Builtin> = Vec::new();
         for classifier in &needed {
             match builtins_of(classifier) {

@@ -138,7 +138,8 @@ fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Opt
     named.sort_unstable_by_key(|range| range.start);
     let mut rest = Vec::new();
     let mut at = object.start;
-    for range in named.into_iter().chain([object.end..object.end]) {
+    let end = object.end..object.end;
+    for range in named.into_iter().chain(std::iter::once(end)) {
         if range.start > at {
             let gap = body.get(at..range.start).unwrap_or_default();
             if gap.len() > PLAIN_GAP_BYTES_MAX || gap.iter().any(|byte| telling(*byte)) {
@@ -234,8 +235,12 @@ mod tests {
             shape.unscannable || shape.image || shape.audio
         };
         assert!(unread(r#"{"model":"m","prompt":[1,2,3]}"#));
-        assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#));
-        assert!(unread(r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#
+        ));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#
+        ));
         assert!(!unread(r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#));
         let piece = |bytes: &'static [u8]| Source {
             origin: Origin::Prompt,

@@ -6,9 +6,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-use predictor::classify::{
-    Memory, Piece, PieceKey, Progress, Remembered, SLICE_BYTES, Scanner, Scope, Scratch, Tag,
-};
+use predictor::classify::{Memory, Piece, PieceKey, Progress, Remembered, SLICE_BYTES, Scanner, Scope, Scratch, Tag};
 
 use super::text::{Decoded, Form, Source, Sources, decode, decoded};
 use crate::openai::scan::unescape_some;
@@ -87,7 +85,8 @@ impl Breath<'_> {
             rest = unescape_some(rest, DECODED_BYTES_MAX, &mut text);
             self.after(DECODED_BYTES_MAX / 4).await;
         }
-        let text = String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
+        let text =
+            String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
         let decoded = decoded(source, &text);
         (Cow::Owned(text), decoded)
     }

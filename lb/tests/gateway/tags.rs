@@ -62,7 +62,8 @@ fn personal_data_is_found_in_every_field(driver: Driver) {
 fn tags_are_counted_and_shown_to_clients_on_request(driver: Driver) {
     let engine = engine();
     let documents = denying("secret", "{ type: Secrets }", &[&engine]);
-    let documents = documents + "---\napiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceClassifier\nmetadata: { name: words, namespace: default }\n\
+    let documents = documents
+        + "---\napiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceClassifier\nmetadata: { name: words, namespace: default }\n\
                                  spec: { type: Keywords, tags: [{ tag: merger, any: [merger] }] }\n";
     let documents = documents.replace("matches: [{ tags: [secret] }]", "matches: [{ tags: [secret, merger] }]");
     let gateway = Setup::new(documents).server("decisionHeaders: Shown\n").ready(1).start(driver);
@@ -82,8 +83,7 @@ struct Service {
 impl Service {
     fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let service =
-            Self { address: listener.local_addr().unwrap(), asked: Arc::default(), last: Arc::default() };
+        let service = Self { address: listener.local_addr().unwrap(), asked: Arc::default(), last: Arc::default() };
         let (asked, last) = (Arc::clone(&service.asked), Arc::clone(&service.last));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
@@ -121,7 +121,9 @@ fn serve(mut stream: &TcpStream, asked: &AtomicUsize, last: &Mutex<Value>) -> Op
 }
 
 fn http(url: &str, on_error: &str) -> String {
-    format!("{{ type: HTTP, http: {{ url: \"{url}\", timeout: 20s }}, tags: [{{ tag: contract }}], onError: {on_error} }}")
+    format!(
+        "{{ type: HTTP, http: {{ url: \"{url}\", timeout: 20s }}, tags: [{{ tag: contract }}], onError: {on_error} }}"
+    )
 }
 
 fn a_service_gives_tags_and_is_not_asked_twice(driver: Driver) {

@@ -13,9 +13,7 @@ mod speed;
 
 use std::process::ExitCode;
 
-use predictor::classify::{
-    Builtin, ComplexitySpec, Group, KindSet, OnUnknown, PiiSpec, Scanner, SpecError,
-};
+use predictor::classify::{Builtin, ComplexitySpec, Group, KindSet, OnUnknown, PiiSpec, Scanner, SpecError};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -49,10 +47,7 @@ fn personal() -> KindSet {
 
 /// Personal data and credentials.
 fn finder() -> Result<Scanner, SpecError> {
-    Scanner::compile(&[
-        Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag }),
-        Builtin::Secrets,
-    ])
+    Scanner::compile(&[Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag }), Builtin::Secrets])
 }
 
 /// Everything that is built in.

@@ -20,7 +20,8 @@ const IDENTIFIERS: [(Kind, &str); 12] = [
     (Kind::ItCodiceFiscale, "RSSMRA85T10A562S"),
 ];
 
-const PROSE: &str = "The committee met again and read what the others had written about the harbour; nothing was decided. ";
+const PROSE: &str =
+    "The committee met again and read what the others had written about the harbour; nothing was decided. ";
 const LOG: &str = "2025-03-02T11:04:19.112Z INFO worker-7 took 4711 ms for 10240 bytes, id 0b9c44f1\n";
 const TABLE: &str = "10023,44.12,7,2024-11-05\n";
 
@@ -47,16 +48,31 @@ pub(crate) fn rows(scanner: &Scanner) -> Vec<Row> {
         }
     }
     let (mut beside, mut neighbours) = (0, 0);
-    let surroundings = [("17 ", " 99"), ("2024 0042 ", ", 1200"), ("a1 22-", " 33"), ("(7) ", " / 8 / 9"), ("1, 2, 3, ", ", 4, 5"), ("x=10;y=", ";z=12")];
+    let surroundings = [
+        ("17 ", " 99"),
+        ("2024 0042 ", ", 1200"),
+        ("a1 22-", " 33"),
+        ("(7) ", " / 8 / 9"),
+        ("1, 2, 3, ", ", 4, 5"),
+        ("x=10;y=", ";z=12"),
+    ];
     for (kind, value) in IDENTIFIERS {
         // A number that belongs to the group in front of it cannot be told from one.
-        for (front, back) in surroundings.iter().filter(|(front, _)| !(front.ends_with('-') && value.starts_with(|c: char| c.is_ascii_digit()))) {
+        for (front, back) in surroundings
+            .iter()
+            .filter(|(front, _)| !(front.ends_with('-') && value.starts_with(|c: char| c.is_ascii_digit())))
+        {
             beside += usize::from(found(&format!("{front}{value}{back}"), kind));
             neighbours += 1;
         }
     }
     vec![
         Row::at_least("found anywhere in 3 to 40 KB", 1.0, f64::from(places as u32) / f64::from(all as u32), all),
-        Row::at_least("found between other numbers", 1.0, f64::from(beside as u32) / f64::from(neighbours as u32), neighbours),
+        Row::at_least(
+            "found between other numbers",
+            1.0,
+            f64::from(beside as u32) / f64::from(neighbours as u32),
+            neighbours,
+        ),
     ]
 }

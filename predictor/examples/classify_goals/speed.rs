@@ -13,9 +13,46 @@ const TRIES: usize = 9;
 
 /// Texts made to be slow, repeated to the length asked for.
 const HOSTILE: [&str; 40] = [
-    "@", "a@", "a@b.", "4111111111111111 ", "1 ", "12 ", "12 34 567 ", "1.", "1.2.3.4.", "password ", "bsn ssn pan ", "phone 5551234 ", ":", "a:", "fe80::",
-    "sk-", "eyJ", "://a:b@", " dot ", "[at]", "a at b dot ", "four one ", "&#64;", "\\u0034", "GB82 ", "D E 8 9 ", "1,", "|", "ssn,1\n", "QUJD", "QUJD\n",
-    "-----BEGIN PRIVATE KEY-----", "０", "\u{200b}", "07700900123 ", "00 49 151 ", "[[[[", "}{", "4,1,1,1,", "token=a1",
+    "@",
+    "a@",
+    "a@b.",
+    "4111111111111111 ",
+    "1 ",
+    "12 ",
+    "12 34 567 ",
+    "1.",
+    "1.2.3.4.",
+    "password ",
+    "bsn ssn pan ",
+    "phone 5551234 ",
+    ":",
+    "a:",
+    "fe80::",
+    "sk-",
+    "eyJ",
+    "://a:b@",
+    " dot ",
+    "[at]",
+    "a at b dot ",
+    "four one ",
+    "&#64;",
+    "\\u0034",
+    "GB82 ",
+    "D E 8 9 ",
+    "1,",
+    "|",
+    "ssn,1\n",
+    "QUJD",
+    "QUJD\n",
+    "-----BEGIN PRIVATE KEY-----",
+    "０",
+    "\u{200b}",
+    "07700900123 ",
+    "00 49 151 ",
+    "[[[[",
+    "}{",
+    "4,1,1,1,",
+    "token=a1",
 ];
 
 /// The rows of the table.
@@ -40,7 +77,9 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
     let table: String = (0..20_000u64)
         .map(|row| format!("{} {} {}\n", row * 7_919 % 1_000_000, row * 104_729 % 10_000_000_000, row * 31 % 997))
         .collect();
-    let base64: String = (0..1 << 18).map(|at: u32| ["Qm9v", "x9Kd", "AAcd", "Zm+/"][(at.wrapping_mul(2_654_435_761) >> 30) as usize]).collect();
+    let base64: String = (0..1 << 18)
+        .map(|at: u32| ["Qm9v", "x9Kd", "AAcd", "Zm+/"][(at.wrapping_mul(2_654_435_761) >> 30) as usize])
+        .collect();
     let long = |part: &str| part.repeat((1 << 19) / part.len());
     let inputs = [
         ("prompts", prompts),

@@ -421,8 +421,9 @@ pub(super) fn card_range_wide(text: &[u8]) -> bool {
 /// Whether the IBANs of a country are digits behind the check digits, by the SWIFT IBAN registry.
 pub(super) fn iban_is_digits(country: [u8; 2]) -> bool {
     const COUNTRIES: [&[u8; 2]; 33] = [
-        b"AT", b"BA", b"BE", b"CR", b"CZ", b"DE", b"DK", b"EE", b"ES", b"FI", b"FO", b"GL", b"HR", b"HU", b"IL", b"IS", b"LT", b"LY", b"ME",
-        b"MR", b"NO", b"PL", b"PT", b"RS", b"SD", b"SE", b"SI", b"SK", b"SO", b"ST", b"TL", b"TN", b"XK",
+        b"AT", b"BA", b"BE", b"CR", b"CZ", b"DE", b"DK", b"EE", b"ES", b"FI", b"FO", b"GL", b"HR", b"HU", b"IL", b"IS",
+        b"LT", b"LY", b"ME", b"MR", b"NO", b"PL", b"PT", b"RS", b"SD", b"SE", b"SI", b"SK", b"SO", b"ST", b"TL", b"TN",
+        b"XK",
     ];
     COUNTRIES.contains(&&country)
 }

@@ -65,7 +65,8 @@ impl Bag {
         self.fill(text);
         let weight = |count: u16| 1.0 + f32::from(count).ln();
         let length = self.touched.iter().map(|at| weight(self.counts[*at as usize]).powi(2)).sum::<f32>().sqrt();
-        let vector = self.touched.iter().map(|at| (*at, weight(self.counts[*at as usize]) / length.max(1e-6))).collect();
+        let vector =
+            self.touched.iter().map(|at| (*at, weight(self.counts[*at as usize]) / length.max(1e-6))).collect();
         self.clear();
         vector
     }
@@ -118,7 +119,9 @@ impl Bag {
 
 /// FNV-1a over characters.
 fn hash(seed: u64, chars: &[char]) -> u64 {
-    chars.iter().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, char| (hash ^ u64::from(*char as u32)).wrapping_mul(0x0100_0000_01b3))
+    chars.iter().fold(0xcbf2_9ce4_8422_2325 ^ seed, |hash, char| {
+        (hash ^ u64::from(*char as u32)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 /// One side: the sum of its sentences, and the square of its length.
@@ -230,7 +233,12 @@ mod tests {
 
     fn spec(positive: &[&str], negative: &[&str]) -> ExamplesSpec {
         let owned = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
-        ExamplesSpec { tag: "own".to_owned(), positive: owned(positive), negative: owned(negative), scopes: Scopes::ALL }
+        ExamplesSpec {
+            tag: "own".to_owned(),
+            positive: owned(positive),
+            negative: owned(negative),
+            scopes: Scopes::ALL,
+        }
     }
 
     const REFUNDS: [&str; 6] = [
@@ -267,13 +275,15 @@ mod tests {
         let good = leave_one_out(&spec(&REFUNDS, &OTHERS));
         assert_eq!(good.all, 12);
         assert!(good.right >= 10, "{good:?}");
-        let mixed = spec(&[REFUNDS[0], OTHERS[0], REFUNDS[1], OTHERS[1]], &[REFUNDS[2], OTHERS[2], REFUNDS[3], OTHERS[3]]);
+        let mixed =
+            spec(&[REFUNDS[0], OTHERS[0], REFUNDS[1], OTHERS[1]], &[REFUNDS[2], OTHERS[2], REFUNDS[3], OTHERS[3]]);
         assert!(leave_one_out(&mixed).ratio() <= 0.7);
     }
 
     #[test]
     fn scripts_without_spaces_are_read_too() {
-        let spec = spec(&["我要退款", "请把钱退给我", "怎么申请退款"], &["今天天气怎么样", "写一首诗", "去博物馆坐几路车"]);
+        let spec =
+            spec(&["我要退款", "请把钱退给我", "怎么申请退款"], &["今天天气怎么样", "写一首诗", "去博物馆坐几路车"]);
         let examples = Examples::compile(0, &spec, Tag::PII).expect("compiles");
         assert!(examples.matches(&mut Bag::default(), "可以退款吗"));
     }

@@ -72,8 +72,10 @@ struct Index {
 impl Index {
     /// The index of `keys`, which are sorted.
     fn new(keys: &[u32], first: usize) -> Index {
-        let mut index =
-            Index { present: vec![0; BITS / 64].into_boxed_slice(), slots: vec![Slot::default(); SLOTS].into_boxed_slice() };
+        let mut index = Index {
+            present: vec![0; BITS / 64].into_boxed_slice(),
+            slots: vec![Slot::default(); SLOTS].into_boxed_slice(),
+        };
         let mut at = 0;
         while at < keys.len() {
             let count = keys[at..].iter().take_while(|key| **key == keys[at]).count();
@@ -180,15 +182,23 @@ impl Landmarks {
             }
         }
         let size = |entry: &Entry| if entry.text.len() < KEY_BYTES { SHORT_KEY_BYTES } else { KEY_BYTES };
-        let order = |entry: &Entry| (size(entry), key_of(&entry.text, size(entry)), std::cmp::Reverse(entry.text.len()));
+        let order =
+            |entry: &Entry| (size(entry), key_of(&entry.text, size(entry)), std::cmp::Reverse(entry.text.len()));
         entries.sort_by_key(order);
         let shorts = entries.partition_point(|entry| size(entry) == SHORT_KEY_BYTES);
-        let keys = |entries: &[Entry]| entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>();
+        let keys = |entries: &[Entry]| {
+            entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
+        };
         let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
         let mut firsts = [0; 256];
         for entry in &entries {
             let length = if entry.text.len() < KEY_BYTES { SHORT } else { LONG };
-            for first in entry.text.first().into_iter().flat_map(|first| [first.to_ascii_lowercase(), first.to_ascii_uppercase()]) {
+            for first in entry
+                .text
+                .first()
+                .into_iter()
+                .flat_map(|first| [first.to_ascii_lowercase(), first.to_ascii_uppercase()])
+            {
                 firsts[first as usize] |= length;
             }
         }

@@ -51,8 +51,9 @@ pub use memory::{Memory, PieceKey, REMEMBERED_BYTES_MIN, Remembered};
 pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scratch};
 pub use scanner::Scanner;
 pub use spec::{
-    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, EXAMPLE_BYTES_MAX, EXAMPLES_MAX, ExamplesSpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown,
-    PATTERN_BYTES_MAX, PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
+    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, EXAMPLE_BYTES_MAX, EXAMPLES_MAX, ExamplesSpec, KEYWORD_BYTES_MAX,
+    KEYWORDS_MAX, KeywordsSpec, OnUnknown, PATTERN_BYTES_MAX, PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes,
+    SpecError,
 };
 pub use tag::{TAGS_MAX, Tag, TagSet};
 pub use turn::{HEAD_BYTES_MAX, TAIL_BYTES_MAX};

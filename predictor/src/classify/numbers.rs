@@ -162,7 +162,8 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
         return;
     }
     // Words of one or two letters in a row begin nothing.
-    let words = |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
+    let words =
+        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
     if words(first) && (words(first + 1) || first + 1 == cluster.len()) {
         return;
     }

@@ -131,9 +131,46 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
 /// Whether the word right behind says that the number counts something.
 fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
     const UNITS: [&[u8]; 40] = [
-        b"call", b"byte", b"user", b"people", b"person", b"time", b"ms", b"km", b"eur", b"usd", b"gbp", b"dollar", b"euro", b"view", b"visit", b"subscri",
-        b"customer", b"item", b"row", b"record", b"request", b"unit", b"download", b"token", b"sample", b"minute", b"hour", b"second", b"phone", b"device",
-        b"contact", b"message", b"mah", b"mb", b"hz", b"khz", b"mhz", b"ghz", b"rpm", b"meter",
+        b"call",
+        b"byte",
+        b"user",
+        b"people",
+        b"person",
+        b"time",
+        b"ms",
+        b"km",
+        b"eur",
+        b"usd",
+        b"gbp",
+        b"dollar",
+        b"euro",
+        b"view",
+        b"visit",
+        b"subscri",
+        b"customer",
+        b"item",
+        b"row",
+        b"record",
+        b"request",
+        b"unit",
+        b"download",
+        b"token",
+        b"sample",
+        b"minute",
+        b"hour",
+        b"second",
+        b"phone",
+        b"device",
+        b"contact",
+        b"message",
+        b"mah",
+        b"mb",
+        b"hz",
+        b"khz",
+        b"mhz",
+        b"ghz",
+        b"rpm",
+        b"meter",
     ];
     lane.work(8);
     let Some(word) = lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")) else { return false };
@@ -207,8 +244,7 @@ const TRUNK_LAYOUTS: [&[u8]; 19] = [
 fn national(lane: &Lane<'_>, window: &Window<'_>) -> bool {
     let (chars, sizes) = (window.chars, window.sizes);
     let glued = window.start > 1 && lane.before(window.start - 1).is_ascii_alphanumeric();
-    let bracketed =
-        lane.before(window.start) == b'(' && !glued && lane.byte(window.start + sizes[0] as usize) == b')';
+    let bracketed = lane.before(window.start) == b'(' && !glued && lane.byte(window.start + sizes[0] as usize) == b')';
     let pairs_around = window.before_size == 2 || window.after_size == 2;
     if bracketed && area_code(window) {
         return true;
@@ -233,7 +269,9 @@ fn area_code(window: &Window<'_>) -> bool {
         4 | 5 => chars[0] == b'0',
         _ => false,
     };
-    area && (9..=12).contains(&chars.len()) && (2..=5).contains(&sizes.len()) && sizes[1..].iter().all(|size| *size >= 2)
+    area && (9..=12).contains(&chars.len())
+        && (2..=5).contains(&sizes.len())
+        && sizes[1..].iter().all(|size| *size >= 2)
 }
 
 /// Whether the number begins with a trunk 0 and is grouped like a telephone number, apart from other numbers.

@@ -442,13 +442,8 @@ impl Decoding<'_> {
         self.context.start_piece();
         self.context.set_outer(lane.context.near(start, end));
         scanner.landmarks.find(self.bytes, self.marks, &mut self.context.words);
-        let mut inner = Lane {
-            text: self.bytes,
-            marks: self.marks,
-            context: self.context,
-            kinds: lane.kinds,
-            found: self.found,
-        };
+        let mut inner =
+            Lane { text: self.bytes, marks: self.marks, context: self.context, kinds: lane.kinds, found: self.found };
         run_lanes(&mut inner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {

@@ -1,5 +1,6 @@
 //! The scanner: classifiers compiled from their specifications.
 
+use super::Scope;
 use super::complexity::features::Lexicon;
 use super::complexity::{Model, Term};
 use super::custom::{Keywords, Patterns};
@@ -7,7 +8,6 @@ use super::examples::Examples;
 use super::kind::{Group, Kind, KindSet};
 use super::landmarks::Landmarks;
 use super::scan::Scratch;
-use super::Scope;
 use super::spec::{BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KeywordsSpec, OnUnknown, Quorum, SpecError};
 use super::tag::{TAGS_MAX, Tag, TagSet};
 
@@ -195,12 +195,40 @@ impl Scanner {
 /// Phrases of prompt injections, in the languages they are mostly written in. Tool results carry them as often as users do.
 fn injection() -> KeywordsSpec {
     const PHRASES: [&str; 34] = [
-        "ignore previous instructions", "ignore all previous", "ignore the previous", "ignore your previous", "ignore any previous", "ignore the above",
-        "ignore all prior", "ignore your instructions", "ignore all instructions", "disregard previous", "disregard the above", "disregard all",
-        "disregard your", "forget your instructions", "forget all previous", "forget everything above", "override your instructions", "bypass your",
-        "reveal your system prompt", "print your system prompt", "show me your system prompt", "repeat the words above", "your hidden instructions",
-        "you are now dan", "do anything now", "developer mode enabled", "you have no restrictions", "without any restrictions", "pretend you have no",
-        "ignoriere alle vorherigen", "ignore les instructions", "ignora las instrucciones", "ignora le istruzioni", "忽略之前的指令",
+        "ignore previous instructions",
+        "ignore all previous",
+        "ignore the previous",
+        "ignore your previous",
+        "ignore any previous",
+        "ignore the above",
+        "ignore all prior",
+        "ignore your instructions",
+        "ignore all instructions",
+        "disregard previous",
+        "disregard the above",
+        "disregard all",
+        "disregard your",
+        "forget your instructions",
+        "forget all previous",
+        "forget everything above",
+        "override your instructions",
+        "bypass your",
+        "reveal your system prompt",
+        "print your system prompt",
+        "show me your system prompt",
+        "repeat the words above",
+        "your hidden instructions",
+        "you are now dan",
+        "do anything now",
+        "developer mode enabled",
+        "you have no restrictions",
+        "without any restrictions",
+        "pretend you have no",
+        "ignoriere alle vorherigen",
+        "ignore les instructions",
+        "ignora las instrucciones",
+        "ignora le istruzioni",
+        "忽略之前的指令",
     ];
     KeywordsSpec {
         tag: String::new(),

@@ -348,11 +348,17 @@ fn value_in_front(lane: &mut Lane<'_>, word: usize) {
     lane.work(BEHIND_GAP_BYTES);
     let links = [&b" is my "[..], b" is the ", b" is our ", b" as ", b" as the ", b" for the ", b" (the ", b" (my "];
     let link = links.iter().find(|link| gap.ends_with(link)).map(|link| link.len());
-    let marks = gap.iter().rev().take_while(|byte| byte.is_ascii_punctuation() && !in_secret(**byte) || **byte == b' ').count();
+    let marks =
+        gap.iter().rev().take_while(|byte| byte.is_ascii_punctuation() && !in_secret(**byte) || **byte == b' ').count();
     let Some(end) = word.checked_sub(link.unwrap_or(marks)).filter(|end| *end > 0 && *end < word) else { return };
     // The marks may have eaten the end of the value; what is left must still look random.
-    let start = (end.saturating_sub(64)..end).rev().find(|at| !in_value(text[*at])).map_or(end.saturating_sub(64), |at| at + 1);
-    if end > start && !text[start..end].contains(&b'=') && random_value(&text[start..end]) && mixed_case(&text[start..end]) {
+    let start =
+        (end.saturating_sub(64)..end).rev().find(|at| !in_value(text[*at])).map_or(end.saturating_sub(64), |at| at + 1);
+    if end > start
+        && !text[start..end].contains(&b'=')
+        && random_value(&text[start..end])
+        && mixed_case(&text[start..end])
+    {
         lane.take(Kind::GenericSecret, start, end);
     }
 }

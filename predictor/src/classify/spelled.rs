@@ -20,8 +20,30 @@ pub(super) enum Word {
 
 /// The words for 0 to 9 in one language, several where there are several. A word two languages share says the same in both.
 const LANGUAGES: [[&[&str]; 10]; 11] = [
-    [&["zero", "oh", "nought"], &["one"], &["two"], &["three"], &["four"], &["five"], &["six"], &["seven"], &["eight"], &["nine"]],
-    [&["null"], &["eins"], &["zwei", "zwo"], &["drei"], &["vier"], &["fünf", "fuenf"], &["sechs"], &["sieben"], &["acht"], &["neun"]],
+    [
+        &["zero", "oh", "nought"],
+        &["one"],
+        &["two"],
+        &["three"],
+        &["four"],
+        &["five"],
+        &["six"],
+        &["seven"],
+        &["eight"],
+        &["nine"],
+    ],
+    [
+        &["null"],
+        &["eins"],
+        &["zwei", "zwo"],
+        &["drei"],
+        &["vier"],
+        &["fünf", "fuenf"],
+        &["sechs"],
+        &["sieben"],
+        &["acht"],
+        &["neun"],
+    ],
     [&["zéro"], &["un"], &["deux"], &["trois"], &["quatre"], &["cinq"], &[], &["sept"], &["huit"], &["neuf"]],
     [&["cero"], &["uno"], &["dos"], &["tres"], &["cuatro"], &["cinco"], &["seis"], &["siete"], &["ocho"], &["nueve"]],
     [&[], &[], &["due"], &["tre"], &["quattro"], &["cinque"], &["sei"], &["sette"], &["otto"], &["nove"]],
