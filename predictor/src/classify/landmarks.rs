@@ -127,18 +127,20 @@ fn key_of(text: &[u8], bytes: usize) -> Option<u32> {
     text.first_chunk::<SHORT_KEY_BYTES>().map(|first| key([first[0], first[1], 0, 0]))
 }
 
+/// The first two bytes of a text, as the number of a bit.
+fn pair_of(text: &[u8]) -> Option<usize> {
+    text.first_chunk::<2>().map(|first| usize::from(u16::from_le_bytes(*first) | 0x2020))
+}
+
 /// The compiled strings.
 #[derive(Debug)]
 pub(super) struct Landmarks {
     entries: Vec<Entry>,
     long: Index,
     short: Index,
-    /// For each byte, whether a string begins with it ([`LONG`], [`SHORT`]), in either case.
-    firsts: [u8; 256],
+    /// The first two bytes of all strings, one bit each: what most places fail by.
+    pairs: Box<[u64]>,
 }
-
-const LONG: u8 = 1;
-const SHORT: u8 = 2;
 
 const SMALL: u8 = 1;
 const CAPITAL: u8 = 2;
@@ -190,19 +192,11 @@ impl Landmarks {
             entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
         };
         let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
-        let mut firsts = [0; 256];
-        for entry in &entries {
-            let length = if entry.text.len() < KEY_BYTES { SHORT } else { LONG };
-            for first in entry
-                .text
-                .first()
-                .into_iter()
-                .flat_map(|first| [first.to_ascii_lowercase(), first.to_ascii_uppercase()])
-            {
-                firsts[first as usize] |= length;
-            }
+        let mut pairs = vec![0; BITS / 64].into_boxed_slice();
+        for pair in entries.iter().filter_map(|entry| pair_of(&entry.text)) {
+            pairs[pair / 64] |= 1 << (pair % 64);
         }
-        Landmarks { entries, long, short, firsts }
+        Landmarks { entries, long, short, pairs }
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
@@ -215,37 +209,19 @@ impl Landmarks {
             let starts_word = class & (SMALL | CAPITAL) != 0
                 && (before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0);
             before = class;
-            let lengths = self.firsts[*byte as usize];
-            if (starts_word || class & BEGINS != 0) && lengths != 0 {
-                self.look(text, at, lengths, marks, words);
+            if (starts_word || class & BEGINS != 0)
+                && pair_of(&text[at..]).is_some_and(|pair| self.pairs[pair / 64] >> (pair % 64) & 1 != 0)
+            {
+                self.look(text, at, marks, words);
             }
         }
     }
 
-    fn look(&self, text: &[u8], at: usize, lengths: u8, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+    /// Notes which strings stand at `at`.
+    fn look(&self, text: &[u8], at: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         let rest = &text[at..];
-        let of = |length: u8, bytes: usize, index: &Index| {
-            let key = (lengths & length != 0).then(|| key_of(rest, bytes)).flatten();
-            key.map_or(0..0, |key| index.entries(key))
-        };
-        let (long, short) = (of(LONG, KEY_BYTES, &self.long), of(SHORT, SHORT_KEY_BYTES, &self.short));
-        if long.is_empty() && short.is_empty() {
-            return;
-        }
-        self.compare(text, at, long, short, marks, words);
-    }
-
-    /// Notes which of the entries stand at `at`.
-    fn compare(
-        &self,
-        text: &[u8],
-        at: usize,
-        long: Range<usize>,
-        short: Range<usize>,
-        marks: &mut Vec<Landmark>,
-        words: &mut Vec<WordAt>,
-    ) {
-        let rest = &text[at..];
+        let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));
+        let short = key_of(rest, SHORT_KEY_BYTES).map_or(0..0, |key| self.short.entries(key));
         for entry in self.entries[long].iter().chain(&self.entries[short]) {
             let Some(here) = rest.get(..entry.text.len()).filter(|here| here.eq_ignore_ascii_case(&entry.text)) else {
                 continue;
