@@ -38,6 +38,7 @@ mod tenant;
 mod time;
 mod tls;
 mod upstream;
+mod waits;
 
 pub use io::{Driver, DriverInUse};
 

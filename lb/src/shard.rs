@@ -1,12 +1,10 @@
 //! One data thread: its listeners, its replica of everything a request needs, its mailbox.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use config::snapshot::PoolScope;
@@ -32,6 +30,7 @@ use crate::settings::Settings;
 use crate::sys;
 use crate::tags::remote::{Question, Service};
 use crate::tls::Acceptor;
+use crate::waits::{Ticket, Waits};
 
 /// How often batches for the other threads leave: they know within 5 ms.
 const PEER_FLUSH: Duration = Duration::from_millis(2);
@@ -103,11 +102,7 @@ pub(crate) struct Shard {
     drained_told: Cell<bool>,
     /// What the classifiers found in pieces of prompts that may come again.
     pub(crate) piece_memory: RefCell<PieceMemory>,
-    /// Answers of classifying services that are awaited, by their tickets.
-    awaited: RefCell<HashMap<u64, Awaited, ahash::RandomState>>,
-    next_ticket: Cell<u64>,
-    /// Tasks that let others go first.
-    yielded: RefCell<Vec<Waker>>,
+    waits: Waits,
 }
 
 /// Runs a data thread until the process ends.
@@ -152,9 +147,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
         piece_memory: RefCell::new(PieceMemory::new(seed())),
-        awaited: RefCell::default(),
-        next_ticket: Cell::new(0),
-        yielded: RefCell::default(),
+        waits: Waits::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
@@ -173,7 +166,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let on_wake = {
         let shard = shard.clone();
         move || {
-            shard.wake_yielded();
+            shard.waits.wake_yielded();
             shard.take_messages(&mailbox, &doors);
         }
     };
@@ -234,65 +227,18 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// An answer that somebody waits for.
-struct Awaited {
-    waker: Waker,
-    answer: Option<Option<Box<[u16]>>>,
-}
-
-/// Takes the entry away when nobody waits any more.
-struct Waiting<'s> {
-    shard: &'s Shard,
-    ticket: u64,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.shard.awaited.borrow_mut().remove(&self.ticket);
-    }
-}
-
 impl Shard {
     /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
     pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
-        let mut asked = false;
-        std::future::poll_fn(move |cx| {
-            if asked {
-                return Poll::Ready(());
-            }
-            asked = true;
-            self.yielded.borrow_mut().push(cx.waker().clone());
-            self.reactor.wake_again();
-            Poll::Pending
-        })
+        self.waits.turn(|| self.reactor.wake_again())
     }
 
-    /// Has a classifying service asked; the answer is awaited in what is given. `None` when the control thread is stuck.
-    pub(crate) fn ask_service(
-        &self,
-        service: Arc<Service>,
-        body: Vec<u8>,
-    ) -> Option<impl Future<Output = Option<Box<[u16]>>> + '_> {
-        let ticket = self.next_ticket.get();
-        self.next_ticket.set(ticket.wrapping_add(1));
-        let waiting = Waiting { shard: self, ticket };
-        self.awaited.borrow_mut().insert(ticket, Awaited { waker: Waker::noop().clone(), answer: None });
-        let question = Question { shard: self.index, ticket, service, body };
+    /// Has a classifying service asked; the answer is awaited by what is given. `None` when the control thread is stuck.
+    pub(crate) fn ask_service(&self, service: Arc<Service>, body: Vec<u8>) -> Option<Ticket<'_>> {
+        let ticket = self.waits.ticket();
+        let question = Question { shard: self.index, ticket: ticket.number, service, body };
         self.control.try_send(FromShard::Classify(question)).ok()?;
-        Some(std::future::poll_fn(move |cx| {
-            // The whole of it moves in here, not its fields: it is dropped with the future.
-            let waiting = &waiting;
-            let mut awaited = waiting.shard.awaited.borrow_mut();
-            let Some(awaited) = awaited.get_mut(&waiting.ticket) else { return Poll::Ready(None) };
-            awaited.waker = cx.waker().clone();
-            awaited.answer.take().map_or(Poll::Pending, Poll::Ready)
-        }))
-    }
-
-    fn wake_yielded(&self) {
-        for waker in self.yielded.take() {
-            waker.wake();
-        }
+        Some(ticket)
     }
 
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
@@ -317,13 +263,7 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
-                ToShard::Classified { ticket, tags } => {
-                    // Whoever asked may have stopped waiting.
-                    if let Some(awaited) = self.awaited.borrow_mut().get_mut(&ticket) {
-                        awaited.answer = Some(tags);
-                        awaited.waker.wake_by_ref();
-                    }
-                }
+                ToShard::Classified { ticket, tags } => self.waits.answered(ticket, tags),
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());

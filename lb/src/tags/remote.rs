@@ -80,8 +80,8 @@ impl Service {
             return None;
         }
         let body = self.body(sources)?;
-        let answer = shard.ask_service(self.clone(), body)?;
-        io::unless(answer, io::sleep(self.timeout + GRACE)).await.flatten()
+        let ticket = shard.ask_service(self.clone(), body)?;
+        io::unless(ticket.answer(), io::sleep(self.timeout + GRACE)).await.flatten()
     }
 
     /// What is sent; `None` when it is too long.
