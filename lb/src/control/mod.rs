@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+mod asked;
 pub(crate) mod certificates;
 mod decisions;
 pub mod door;
@@ -41,6 +42,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
+use asked::Services;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
@@ -139,6 +141,7 @@ struct Control {
     on_ready: Option<Box<dyn FnOnce() + Send>>,
     /// Endpoints that must be ready for `on_ready`.
     endpoints_min: usize,
+    services: Services,
 }
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
@@ -180,6 +183,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         drain_until: None,
         on_ready: setup.on_ready,
         endpoints_min,
+        services: Services::default(),
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
@@ -286,6 +290,11 @@ impl Control {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
             FromShard::Told { endpoint, incarnation, text } => self.endpoints.told(endpoint, incarnation, text),
+            FromShard::Classify(question) => {
+                if let Some(shard) = self.shards.get(question.shard) {
+                    self.services.ask(question, shard.clone());
+                }
+            }
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
