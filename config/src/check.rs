@@ -6,7 +6,7 @@ use regex_automata::meta::Regex;
 use serde_json::{Map, Value};
 
 use crate::node::{Content, Entry, Node, Path, RawDocument};
-use crate::url::parse_base_url;
+use crate::url::{check_host, parse_base_url};
 
 /// Checks documents against schemas in the plain form of `crds::schema`.
 #[derive(Default)]
@@ -218,6 +218,8 @@ fn check_format(format: &str, text: &str) -> Result<(), String> {
         "duration" => crds::value::Duration::parse(text).map(|_| ()),
         "bytes" => crds::value::Bytes::parse(text).map(|_| ()),
         "url" => parse_base_url(text).map(|_| ()),
+        // An IPv6 address may stand in brackets, as in a URL.
+        "host" => check_host(text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text)),
         "sha256" => {
             let plain = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
             // The text may be the key itself: it is not repeated.
@@ -267,6 +269,7 @@ fn expected(schema: &Value) -> String {
         Some("duration") => return crds::value::Duration::EXPECTED.to_owned(),
         Some("bytes") => return crds::value::Bytes::EXPECTED.to_owned(),
         Some("url") => return "a URL such as `https://host/path`".to_owned(),
+        Some("host") => return "an IP address or a DNS name; the port stands in `port`".to_owned(),
         Some("sha256") => return EXPECTED_SHA256.to_owned(),
         Some("socket-address") => return "an IP address and a port, such as `0.0.0.0:8080`".to_owned(),
         Some(_) | None => {}

@@ -77,6 +77,10 @@ pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;
 /// Most endpoints that one request is tried on, the first included.
 pub const ATTEMPTS_MAX: usize = 4;
 
+/// An idle TLS connection to a provider is kept for this long: a handshake costs it and us some milliseconds, and the load
+/// balancers in front of hosted APIs close idle connections after a minute or later.
+pub const TLS_UPSTREAM_KEEP_ALIVE: Duration = Duration::from_secs(30);
+
 /// Retries that are allowed at once however few requests are live; above it a fifth of the live requests.
 pub const RETRIES_FLOOR: u64 = 3;
 

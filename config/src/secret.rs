@@ -3,9 +3,12 @@
 use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// Bytes of a file that holds a secret; the longest tokens in use have some thousands.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
+/// Bytes of a file of authorities; a bundle of every public one is a quarter of it.
+const AUTHORITIES_BYTES_MAX: u64 = 1 << 20;
 
 /// A secret's bytes. Nothing prints them; they are overwritten by nothing when dropped, as the
 /// process holds other copies (the environment) anyway.
@@ -149,6 +152,19 @@ impl Lookup<'_> {
         }
     }
 
+    /// Reads a file of certificates that a document names.
+    ///
+    /// # Errors
+    /// Why it cannot be read.
+    pub(crate) fn find_file(&self, file: &Path) -> Result<Arc<str>, String> {
+        match self {
+            Lookup::Process { .. } | Lookup::Cluster { .. } => read_bounded(file, AUTHORITIES_BYTES_MAX)
+                .map(Arc::from)
+                .map_err(|error| format!("the file {} cannot be read: {error}", file.display())),
+            Lookup::Skip => Err("files are not looked up here".to_owned()),
+        }
+    }
+
     /// Finds a secret's value.
     ///
     /// # Errors
@@ -168,7 +184,9 @@ impl Lookup<'_> {
         };
         let value = match source {
             SecretSource::Env(name) => std::env::var(name).map_err(|_| format!("the {source} is not set"))?,
-            SecretSource::File(path) => read_bounded(path).map_err(|e| format!("the {source} cannot be read: {e}"))?,
+            SecretSource::File(path) => {
+                read_bounded(path, SECRET_BYTES_MAX).map_err(|e| format!("the {source} cannot be read: {e}"))?
+            }
             SecretSource::SecretRef { name, key } => {
                 secret_refs(namespace, name, key).ok_or_else(|| format!("the {source} is not there"))?
             }
@@ -191,11 +209,12 @@ fn proves_this_process(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "kubernetes.io")
 }
 
-fn read_bounded(path: &Path) -> io::Result<String> {
+fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
-    std::fs::File::open(path)?.take(SECRET_BYTES_MAX + 1).read_to_string(&mut text)?;
-    if u64::try_from(text.len()).is_ok_and(|n| n > SECRET_BYTES_MAX) {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the file is too large for a secret"));
+    std::fs::File::open(path)?.take(bytes_max + 1).read_to_string(&mut text)?;
+    if u64::try_from(text.len()).is_ok_and(|n| n > bytes_max) {
+        let message = format!("it has more than {bytes_max} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
     }
     Ok(text)
 }

@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -232,6 +233,8 @@ pub struct Provider {
     pub api: ProviderApi,
     /// Where it listens.
     pub base_url: BaseUrl,
+    /// Whom it must prove to be where the connection is encrypted.
+    pub tls: ProviderTls,
     /// Credential it asks for.
     pub auth: Option<Auth>,
     /// Models it serves, in the order written.
@@ -246,15 +249,35 @@ impl Provider {
     /// Why this version can never send it a request, whatever its state; `None` when it can.
     #[must_use]
     pub fn never_reached(&self) -> Option<&'static str> {
-        match (self.api, self.base_url.tls, &self.auth) {
-            (ProviderApi::Bedrock, _, _) => Some("the Bedrock API is not supported by this version"),
-            (ProviderApi::OpenAi, _, Some(Auth::AwsSigV4 { .. })) => Some("awsSigV4 is not supported by this version"),
-            (ProviderApi::OpenAi, Tls::Yes, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => {
-                Some("https is not supported by this version; put a TLS client in between")
-            }
-            (ProviderApi::OpenAi, Tls::No, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
+        match (self.api, &self.auth) {
+            (ProviderApi::Bedrock, _) => Some("the Bedrock API is not supported by this version"),
+            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => Some("awsSigV4 is not supported by this version"),
+            (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
         }
     }
+}
+
+/// Whom a provider must prove to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProviderTls {
+    /// Who vouches for it.
+    pub authorities: Authorities,
+    /// The name its certificate must be good for.
+    pub server_name: String,
+}
+
+/// Who vouches for servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authorities {
+    /// Those the system believes.
+    System,
+    /// Those in a file, and nobody else.
+    File {
+        /// Which file, to be watched.
+        file: PathBuf,
+        /// The PEM text in it, or why it cannot be read. A provider whose file cannot be read is not ready.
+        pem: Result<Arc<str>, String>,
+    },
 }
 
 /// Which API a provider speaks.

@@ -184,6 +184,39 @@ async fn a_rotated_secret_file_is_a_change() {
     assert_eq!(token(next(&mut watch).await).as_deref(), Some("second, longer"));
 }
 
+#[tokio::test]
+async fn a_key_and_authorities_elsewhere_are_watched_too() {
+    let (root, secrets) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let (key, authorities) = (secrets.path().join("key"), secrets.path().join("ca.crt"));
+    fs::write(&key, "first\n").expect("writes");
+    fs::write(&authorities, "one\n").expect("writes");
+    let text = format!(
+        "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceProvider\nmetadata: {{ name: p }}\nspec:\n  type: OpenAI\n  \
+         baseURL: https://api.example.com/v1\n  tls: {{ caFile: {} }}\n  auth: {{ apiKeyHeader: {{ value: {{ fromFile: {} }} }} }}\n  \
+         models: [{{ name: m }}]\n",
+        authorities.display(),
+        key.display()
+    );
+    fs::write(root.path().join("a.yaml"), text).expect("writes");
+    let mut watch = watch(vec![root.path().to_path_buf()], EVENTS_ONLY);
+    let held = |set: Result<Snapshot, Vec<Diagnostic>>| {
+        let provider = set.expect("good").providers.remove(0);
+        let key = provider.auth.iter().flat_map(config::Auth::credentials).find_map(|c| c.value.clone().ok());
+        let pem = match provider.tls.authorities {
+            config::snapshot::Authorities::File { pem, .. } => pem.expect("it is there"),
+            config::snapshot::Authorities::System => panic!("a file is named"),
+        };
+        (key.expect("it is there").expose().to_owned(), pem.to_string())
+    };
+    let pair = |key: &str, pem: &str| (key.to_owned(), pem.to_owned());
+    assert_eq!(held(next(&mut watch).await), pair("first", "one\n"));
+    // In place, then by a rename.
+    fs::write(&key, "second\n").expect("writes");
+    assert_eq!(held(next(&mut watch).await), pair("second", "one\n"));
+    put(&authorities, "another\n");
+    assert_eq!(held(next(&mut watch).await), pair("second", "another\n"));
+}
+
 #[test]
 fn hidden_files_other_endings_and_repeated_paths_are_left_out() {
     let root = tempfile::tempdir().expect("a folder");

@@ -14,11 +14,13 @@ pub struct InferenceProviderSpec {
     #[serde(rename = "type")]
     pub api: ProviderType,
     /// URL that goes before every API path, in place of a leading `/v1` where it has a path of its own: `http://h/a` makes
-    /// `/a/chat/completions` of `/v1/chat/completions`, `http://h` leaves it. `https://` is not in this version (K0112): a
-    /// forwarder on the same host adds TLS.
+    /// `/a/chat/completions` of `/v1/chat/completions`, `http://h` leaves it.
     #[serde(rename = "baseURL")]
     #[schemars(extend("format" = "url"))]
     pub base_url: String,
+    /// Whom an `https://` provider must prove to be.
+    #[serde(default)]
+    pub tls: ProviderTls,
     /// The credential it asks for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub auth: Option<Auth>,
@@ -31,6 +33,21 @@ pub struct InferenceProviderSpec {
     /// How long each phase of a request may take.
     #[serde(default)]
     pub timeouts: ProviderTimeouts,
+}
+
+/// Whom a provider reached by `https://` must prove to be. Without effect for `http://`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ProviderTls {
+    /// A file of PEM certificates, relative to the document it is named in: the authorities that are believed, in place of the
+    /// system's. Read again when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub ca_file: Option<String>,
+    /// The name that its certificate must be good for, and that is told in the handshake (SNI); absent: the host of `baseURL`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1))]
+    pub server_name: Option<String>,
 }
 
 /// Which API a provider speaks.
@@ -90,11 +107,14 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute. Not in this version (K0112).
+    /// Requests begun in any minute. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this
+    /// version (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute. Not in this version (K0112).
+    /// Prompt and answer tokens in any minute: reserved when a request is sent, as estimated and with `max_tokens`, and settled
+    /// by what the answer says. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this version
+    /// (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,
@@ -118,7 +138,7 @@ pub struct ProviderTimeouts {
     /// Between two bytes of the answer.
     #[serde(default = "idle")]
     pub idle: Duration,
-    /// The whole request; absent: no limit. Not in this version (K0112).
+    /// From the connection to the last byte of the answer; absent: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub total: Option<Duration>,
 }

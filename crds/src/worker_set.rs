@@ -86,7 +86,7 @@ pub struct Selector {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Endpoint {
     /// IP address or DNS name, without a port.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1), extend("format" = "host"))]
     pub address: String,
     /// TCP port; absent: the worker set's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -104,6 +104,10 @@ pub struct Metrics {
     pub path: String,
     /// Time between two reads, 50ms to 1m.
     #[serde(default = "metrics_interval")]
+    #[schemars(extend("x-cel" = [[
+        "duration(self) >= duration('50ms') && duration(self) <= duration('1m')",
+        "the interval must be from 50ms to 1m"
+    ]]))]
     pub interval: Duration,
 }
 

@@ -9,6 +9,7 @@
 //! An input that failed once stays in the corpus, named for what it found.
 #![forbid(unsafe_code)]
 
+mod bedrock;
 mod control;
 mod documents;
 mod http;
@@ -19,6 +20,7 @@ mod prompt;
 mod stream;
 mod tls;
 
+pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
@@ -73,4 +75,8 @@ pub const TARGETS: &[Target] = targets! {
     tls_session: 10,
     certificate: 40,
     tags: 30,
+    aws_frames: 100,
+    converse_request: 400,
+    converse_answer: 400,
+    converse_stream: 100,
 };

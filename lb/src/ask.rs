@@ -12,6 +12,7 @@ use crate::io;
 use crate::openai::prompt;
 use crate::openai::request::Delivery;
 use crate::plan::EndpointId;
+use crate::quota;
 use crate::record::Record;
 use crate::routed::Routed;
 use crate::shard::Shard;
@@ -25,7 +26,18 @@ pub(crate) fn decide<'p>(
     tried: &[EndpointId],
     record: &mut Record<'p>,
 ) -> Result<Choice<'p>, Refused> {
-    let decided = ask(shard, client, routed, message, tried, decide::decide);
+    let mut passed = PassedOver { tried, full: Vec::new() };
+    // Each turn ends it, or notes another provider, which is chosen no more.
+    let decided = loop {
+        match ask(shard, client, routed, message, &passed, decide::decide) {
+            Ok(choice) => {
+                if let Some(choice) = admitted(shard, routed, choice, &mut passed.full) {
+                    break Ok(choice);
+                }
+            }
+            Err(refused) => break Err(refused),
+        }
+    };
     let asked = Asked {
         request_id: &record.entry.request_id,
         tenant: routed.tenant,
@@ -51,7 +63,37 @@ pub(crate) fn shadow<'p>(
     if !routed.pool.program.has_shadow() {
         return None;
     }
-    ask(shard, client, routed, message, &[], decide::shadow)
+    let nobody = PassedOver { tried: &[], full: Vec::new() };
+    ask(shard, client, routed, message, &nobody, decide::shadow)
+}
+
+/// Endpoints that this request does not go to.
+struct PassedOver<'a> {
+    /// They have failed it.
+    tried: &'a [EndpointId],
+    /// Their limits turned out to have no room for it. At most one for each destination of the pool.
+    full: Vec<EndpointId>,
+}
+
+/// Counts the request in the limits of the provider that was chosen. `None`: there is no room, which is noted in `full`, and the
+/// decision is to be made again.
+fn admitted<'p>(
+    shard: &Shard,
+    routed: &Routed<'p>,
+    choice: Choice<'p>,
+    full: &mut Vec<EndpointId>,
+) -> Option<Choice<'p>> {
+    let Some(metered) = &choice.endpoint.spec.metered else { return Some(choice) };
+    let answer = routed.request.output_tokens_max.unwrap_or(0);
+    let tokens = u64::from(choice.prompt_tokens).saturating_add(answer);
+    match metered.admit(io::now_us(), tokens) {
+        Ok(permit) => Some(Choice { permit: Some(permit), ..choice }),
+        Err(quota::Full) => {
+            full.push(choice.endpoint.spec.id);
+            shard.memory.borrow_mut().recycle(choice.chain);
+            None
+        }
+    }
 }
 
 /// Asks `judge` about the request, with what this thread knows.
@@ -60,7 +102,7 @@ fn ask<'p, T>(
     client: &Client,
     routed: &Routed<'p>,
     message: &Message,
-    tried: &[EndpointId],
+    passed: &PassedOver<'_>,
     judge: fn(&'p Pool, &Question<'_>, &mut Knowledge<'_, 'p>) -> T,
 ) -> T {
     let headers = HeadersOf { headers: &client.head.headers, buffer: &message.bytes };
@@ -86,7 +128,8 @@ fn ask<'p, T>(
         },
         now_us,
         seed: shard.next_request_id(),
-        tried,
+        tried: passed.tried,
+        full: &passed.full,
     };
     let mut knowledge = Knowledge {
         plan: routed.plan,

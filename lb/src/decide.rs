@@ -18,6 +18,7 @@ use crate::error::Refused;
 use crate::http1::head::Headers;
 use crate::openai::{Request, prompt};
 use crate::plan::{EndpointId, Plan};
+use crate::quota::Permit;
 
 pub mod door;
 mod shadow;
@@ -33,6 +34,8 @@ pub(crate) struct Question<'a> {
     pub(crate) seed: u64,
     /// Endpoints that have failed this request already.
     pub(crate) tried: &'a [EndpointId],
+    /// Providers whose limits have no room for this request, as the attempt to count it there has shown.
+    pub(crate) full: &'a [EndpointId],
 }
 
 /// Where a request goes, and why.
@@ -46,6 +49,8 @@ pub(crate) struct Choice<'p> {
     pub(crate) overlap_tokens: u32,
     pub(crate) prediction: Option<Prediction>,
     pub(crate) chain: Chain,
+    /// Its place in the provider's limits, where there are any.
+    pub(crate) permit: Option<Permit>,
 }
 
 impl Choice<'_> {
@@ -227,6 +232,7 @@ fn decide_without_model<'p>(
         overlap_tokens: 0,
         prediction: None,
         chain: Chain::default(),
+        permit: None,
     })
 }
 
@@ -300,6 +306,7 @@ fn judge(
         seat,
         fleet,
         overlaps: &prompts.all[seat.prompt].overlaps,
+        full: question.full,
         suspects,
         now_us: question.now_us,
         prediction: Cell::new(None),
@@ -346,6 +353,7 @@ fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowled
         overlap_tokens: prompt.overlaps.overlap_tokens(id),
         prediction: knowledge.fleet.predict(&prompt.overlaps, id),
         chain: std::mem::take(&mut prompt.chain),
+        permit: None,
     }
 }
 
@@ -417,15 +425,13 @@ impl Knowledge<'_, '_> {
     }
 }
 
-/// Predictions closer than this are taken as equal, however unsure the predictor is: a wider band gives warm caches away.
-const NEAR_RATIO: f64 = 0.05;
-
 /// An endpoint as the policy looks at it. Values are found when asked for.
 #[derive(Debug)]
 struct View<'a> {
     seat: &'a Seat,
     fleet: &'a Fleet,
     overlaps: &'a Overlaps,
+    full: &'a [EndpointId],
     suspects: Suspects,
     now_us: u64,
     prediction: Cell<Option<Option<Prediction>>>,
@@ -461,7 +467,12 @@ impl Candidate for View<'_> {
     }
 
     fn at_limit(&self) -> bool {
-        self.seat.endpoint.spec.in_flight_max.is_some_and(|max| self.fleet.in_flight(self.id()) >= max)
+        let (endpoint, spec) = (&self.seat.endpoint, &self.seat.endpoint.spec);
+        match (&spec.metered, spec.backend) {
+            (Some(metered), _) if metered.is_full(self.now_us) || self.full.contains(&spec.id) => true,
+            (_, Backend::External) => endpoint.backs_off(self.now_us),
+            (_, Backend::Local) => spec.in_flight_max.is_some_and(|max| self.fleet.in_flight(self.id()) >= max),
+        }
     }
 
     fn signal(&self, signal: Signal) -> Option<f64> {
@@ -494,7 +505,11 @@ impl Candidate for View<'_> {
     }
 
     fn uncertainty(&self) -> f64 {
-        self.prediction().map_or(0.0, |prediction| prediction.error_ratio.min(NEAR_RATIO))
+        self.prediction().map_or(0.0, |prediction| prediction.near_ratio())
+    }
+
+    fn load(&self) -> Option<f64> {
+        Some(self.fleet.tie_load(self.id()))
     }
 }
 

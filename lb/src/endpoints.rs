@@ -2,12 +2,15 @@
 //! flight, which connections are kept.
 
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::io::Conn;
 use crate::mailbox::Readiness;
 use crate::plan::{EndpointId, EndpointSpec, Plan};
+use crate::settings::Settings;
+use crate::tls::{Connector, Transport};
 
 /// Most idle connections kept to one endpoint by one data thread.
 const IDLE_CONNECTIONS_MAX: usize = 1_024;
@@ -22,6 +25,12 @@ pub(crate) struct Endpoint {
     in_flight: Cell<u32>,
     idle: RefCell<Vec<IdleConn>>,
     answers: RefCell<AnswerWindow>,
+    /// What this thread makes TLS connections with.
+    connector: Option<Connector>,
+    /// Which of its addresses is in use: the one after it when that fails.
+    address_turn: Cell<usize>,
+    /// It has asked to be left alone until this time.
+    backs_off_until_us: Cell<u64>,
 }
 
 /// Answers and failures of the last 31 seconds, by the second.
@@ -53,7 +62,7 @@ impl AnswerWindow {
 
 #[derive(Debug)]
 struct IdleConn {
-    conn: Conn,
+    conn: Transport,
     since_us: u64,
 }
 
@@ -69,12 +78,15 @@ impl Endpoint {
             (Some(_), _) => Readiness::NotReady,
         };
         Rc::new(Self {
-            spec,
             readiness: Cell::new(readiness),
             suspect_until_us: Cell::new(0),
             in_flight: Cell::new(0),
             idle: RefCell::default(),
             answers: RefCell::default(),
+            connector: spec.tls.as_ref().map(Connector::with_own_sessions),
+            address_turn: Cell::new(0),
+            backs_off_until_us: Cell::new(0),
+            spec,
         })
     }
 
@@ -133,9 +145,9 @@ impl Endpoint {
     }
 
     /// A kept connection that is still good: not closed by the peer, not idle for too long.
-    pub(crate) fn take_idle(&self, now_us: u64, keep_alive_us: u64) -> Option<Conn> {
+    pub(crate) fn take_idle(&self, now_us: u64, keep_alive_us: u64) -> Option<Transport> {
         let mut idle = self.idle.borrow_mut();
-        while let Some(kept) = idle.pop() {
+        while let Some(mut kept) = idle.pop() {
             // Whatever an idle server says belongs to no request, least of all to the next client's.
             let silent = !kept.conn.watch().is_gone() && !kept.conn.is_readable();
             if silent && now_us.saturating_sub(kept.since_us) < keep_alive_us {
@@ -146,12 +158,49 @@ impl Endpoint {
     }
 
     /// Keeps a connection whose exchange has ended cleanly.
-    pub(crate) fn keep(&self, conn: Conn, now_us: u64) {
+    pub(crate) fn keep(&self, conn: Transport, now_us: u64) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < IDLE_CONNECTIONS_MAX && !conn.watch().is_gone() && self.readiness.get() == Readiness::Ready {
             conn.watch().disarm();
             idle.push(IdleConn { conn, since_us: now_us });
         }
+    }
+
+    /// How long a connection is kept for the next request.
+    pub(crate) fn keep_alive(&self, settings: &Settings) -> Duration {
+        match self.connector {
+            None => settings.upstream_keep_alive,
+            Some(_) => config::limits::TLS_UPSTREAM_KEEP_ALIVE.max(settings.upstream_keep_alive),
+        }
+    }
+
+    /// What TLS connections are made with; `None` for plain ones.
+    pub(crate) fn connector(&self) -> Option<&Connector> {
+        self.connector.as_ref()
+    }
+
+    /// Where to connect now.
+    pub(crate) fn address(&self) -> SocketAddr {
+        let others = &self.spec.other_addresses;
+        match self.address_turn.get() % (others.len() + 1) {
+            0 => self.spec.address,
+            turn => others.get(turn - 1).copied().unwrap_or(self.spec.address),
+        }
+    }
+
+    /// Nobody answers at the address in use: the next connection goes to another one.
+    pub(crate) fn turn_address(&self) {
+        self.address_turn.set(self.address_turn.get().wrapping_add(1));
+    }
+
+    /// It has asked to be left alone.
+    pub(crate) fn back_off(&self, until_us: u64) {
+        self.backs_off_until_us.set(self.backs_off_until_us.get().max(until_us));
+    }
+
+    /// Whether it is to be left alone now.
+    pub(crate) fn backs_off(&self, now_us: u64) -> bool {
+        self.backs_off_until_us.get() > now_us
     }
 
     /// Closes what has been idle for too long or was closed by the peer. The oldest stand first.
@@ -271,13 +320,20 @@ impl Table {
 impl Endpoint {
     /// The same endpoint with new terms. Requests in flight stay counted at the old one, which they hold.
     fn with_spec(&self, spec: Arc<EndpointSpec>) -> Rc<Self> {
+        // Connections and sessions that were begun with another trust end with it.
+        let same_trust = self.spec.tls == spec.tls;
+        let own = || spec.tls.as_ref().map(Connector::with_own_sessions);
+        let idle = self.idle.take();
         Rc::new(Self {
-            spec,
             readiness: Cell::new(self.readiness.get()),
             suspect_until_us: Cell::new(self.suspect_until_us.get()),
             in_flight: Cell::new(0),
-            idle: RefCell::new(self.idle.take()),
+            idle: RefCell::new(if same_trust { idle } else { Vec::new() }),
             answers: RefCell::new(self.answers.take()),
+            connector: if same_trust { self.connector.clone() } else { own() },
+            address_turn: self.address_turn.clone(),
+            backs_off_until_us: self.backs_off_until_us.clone(),
+            spec,
         })
     }
 }

@@ -4,6 +4,7 @@ use crate::body::CODINGS_ACCEPTED;
 use crate::http1::HeadError;
 use crate::openai::request::Unreadable;
 use crate::openai::scan::push_json_string;
+use crate::tls::TlsFault;
 
 /// Why a request is answered by us with an error. Values tell the place and the way out; never prompt text.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,6 +83,14 @@ pub(crate) enum UpstreamError {
     Timeout,
     /// An answer that is not HTTP/1.x, or whose head is too long.
     BadAnswer,
+    /// No TLS connection.
+    Tls(TlsFault),
+    /// A provider answers with a redirect.
+    Redirect,
+    /// A provider does not know this gateway's credential (401).
+    Unauthorized,
+    /// A provider refuses the request or this gateway's credential (403).
+    Forbidden,
 }
 
 /// How an error is shown.
@@ -128,6 +137,10 @@ impl Refused {
             Self::Upstream(UpstreamError::OutOfSockets) => shape(503, SERVER, "out_of_sockets"),
             Self::Upstream(UpstreamError::Reset) => shape(502, SERVER, "upstream_reset"),
             Self::Upstream(UpstreamError::BadAnswer) => shape(502, SERVER, "upstream_bad_answer"),
+            Self::Upstream(UpstreamError::Tls(_)) => shape(502, SERVER, "upstream_tls_failed"),
+            Self::Upstream(UpstreamError::Redirect) => shape(502, SERVER, "upstream_redirect"),
+            Self::Upstream(UpstreamError::Unauthorized) => shape(502, SERVER, "upstream_unauthorized"),
+            Self::Upstream(UpstreamError::Forbidden) => shape(502, SERVER, "upstream_forbidden"),
             Self::NotConfigured => shape(503, SERVER, "not_configured"),
             Self::Internal => shape(500, SERVER, "internal_error"),
         }
@@ -248,6 +261,18 @@ impl Refused {
             Self::Upstream(UpstreamError::Reset) => "The endpoint closed the connection without an answer.".into(),
             Self::Upstream(UpstreamError::Timeout) => "The endpoint did not answer in time.".into(),
             Self::Upstream(UpstreamError::BadAnswer) => "The endpoint's answer is not valid HTTP/1.1.".into(),
+            Self::Upstream(UpstreamError::Tls(fault)) => {
+                format!("No TLS connection to the endpoint: {}.", fault.message())
+            }
+            Self::Upstream(UpstreamError::Redirect) => {
+                "The provider answers with a redirect, which is never followed: its configured address is not the API's.".into()
+            }
+            Self::Upstream(UpstreamError::Unauthorized) => {
+                "The provider does not accept the gateway's own credential (401); yours was not sent to it.".into()
+            }
+            Self::Upstream(UpstreamError::Forbidden) => {
+                "The provider refuses this request, or the gateway's own credential (403).".into()
+            }
             Self::NotConfigured => "Nothing is known to route to yet: no server has told its models, or no resources were read; try again shortly.".into(),
             Self::Internal => "Internal error; the request was not completed.".into(),
         }

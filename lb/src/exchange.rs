@@ -9,25 +9,26 @@ use policy::Api;
 use predictor::fleet::{Attempt, Ended};
 
 use crate::ask;
+use crate::attempt::{self, Attempted, Held, Tried};
 use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::{Refused, UpstreamError};
-use crate::flight::{Flight, Retry};
-use crate::forward::{self, Cut, End, Forwarded, Presentation};
+use crate::flight::Retry;
+use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
 use crate::http1::target::{origin_form, path_of};
 use crate::io;
 use crate::local;
 use crate::mailbox::Failure;
-use crate::openai::edit::{Edits, UsageAsked};
-use crate::openai::request::{Delivery, Purpose, Request, known_path};
-use crate::plan::{EndpointId, LocalPlan};
+use crate::openai::edit::UsageAsked;
+use crate::openai::request::{Purpose, known_path};
+use crate::plan::LocalPlan;
 use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
-use crate::upstream::{self, Answer, Encoding, NoAnswer, Upstream};
+use crate::verdict::{Verdict, judge};
 
 /// What becomes of the client connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,93 +157,54 @@ async fn route<'p>(
             Ok(choice) => choice,
             Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
         };
-        record.chosen(routed.pool, routed.plan, &choice);
-        let attempt = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
-        if attempt == Attempt::Retry {
+        let turn = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
+        if turn == Attempt::Retry {
             record.entry.retries += 1;
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let mut flight = Flight::begin(shard, &choice, taught_by(&routed.request), attempt);
-        let (rewrites, headers) = choice.changes(routed.pool);
-        let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
-        let edits = edits.rewriting(rewrites, routed.api, &routed.request, message.body());
-        let upstream = Upstream {
-            endpoint: &choice.endpoint,
-            edits: &edits,
-            request_id: &record.entry.request_id,
-            target: routed.target.as_deref(),
-            encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
-            headers,
-        };
-        match upstream::attempt(shard, client, &upstream, &mut message).await {
-            Ok(answer) if is_refusal(answer.head.status) => {
-                report_refusal(shard, &choice, answer.head.status);
-                flight.end(Ended::Refused);
-                last.busy = Some(Box::new(Held { answer, choice, flight }));
-                // Asking others on behalf of the busy is what turns an overload into a storm.
-                retry = retry.or_else(|| Retry::allowed(shard));
-                if retry.is_none() {
-                    return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
-                }
-            }
-            Ok(answer) => {
+        record.chosen(routed.pool, routed.plan, &choice);
+        let budget = match attempt::make(shard, client, &routed, &mut message, choice, turn, record).await {
+            Attempted::Answered(held) => {
                 // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
                 drop((last, message));
-                return deliver(shard, client, &routed, Box::new(Held { answer, choice, flight }), record).await;
+                return deliver(shard, client, &routed, held, record).await;
             }
-            Err(NoAnswer::ClientGone) => {
-                flight.end(Ended::Aborted);
+            Attempted::Busy(held) => {
+                last.busy = Some(held);
+                Budget::Needed
+            }
+            Attempted::Unusable(error) => {
+                last.failed = Some(error);
+                Budget::Needed
+            }
+            Attempted::Failed(error) => {
+                last.failed = Some(error);
+                Budget::NotNeeded
+            }
+            Attempted::Lost(error) => return refuse(shard, client, record, &Refused::Upstream(error)).await,
+            Attempted::ClientGone => {
                 record.entry.outcome = "client_gone";
                 record.entry.status = CLIENT_CLOSED_REQUEST;
                 return After::Abort;
             }
-            Err(NoAnswer::Failed(error)) => {
-                flight.end(Ended::Failed);
-                if let Some(failure) = failure_of(error) {
-                    shard.report_failure(&choice.endpoint, failure);
-                }
-                last.failed = Some(error);
-            }
-            Err(NoAnswer::Lost(error)) => {
-                flight.end(Ended::Failed);
-                if let Some(failure) = failure_of(error) {
-                    shard.report_failure(&choice.endpoint, failure);
-                }
-                return refuse(shard, client, record, &Refused::Upstream(error)).await;
-            }
+        };
+        if budget == Budget::Needed {
+            // Asking others on behalf of the busy is what turns an overload into a storm.
+            retry = retry.or_else(|| Retry::allowed(shard));
         }
-        if tried.ids().len() >= config::limits::ATTEMPTS_MAX {
+        let refused_one = budget == Budget::Needed && retry.is_none();
+        if refused_one || tried.ids().len() >= config::limits::ATTEMPTS_MAX {
             return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
         }
     }
 }
 
-/// The endpoints that a request was sent to.
-#[derive(Default)]
-struct Tried {
-    ids: [EndpointId; config::limits::ATTEMPTS_MAX],
-    count: usize,
-}
-
-impl Tried {
-    fn push(&mut self, id: EndpointId) {
-        if let Some(slot) = self.ids.get_mut(self.count) {
-            *slot = id;
-            self.count += 1;
-        }
-    }
-
-    fn ids(&self) -> &[EndpointId] {
-        &self.ids[..self.count]
-    }
-}
-
-/// An answer that has begun to come, and what it belongs to.
-struct Held<'p> {
-    answer: Answer,
-    choice: Choice<'p>,
-    flight: Flight,
+/// Whether another attempt counts in the budget of retries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Budget {
+    Needed,
+    NotNeeded,
 }
 
 /// How attempts have ended so far.
@@ -276,36 +238,11 @@ async fn conclude<'p>(
     }
 }
 
-/// How the answer comes, for the predictor: only the stream of a prompt tells when prompts are read.
-fn taught_by(request: &Request) -> Delivery {
-    match request.purpose {
-        Purpose::Generate => request.delivery,
-        Purpose::Read | Purpose::Other => Delivery::Whole,
-    }
-}
-
 /// nginx's status for a client that left; only in logs and metrics.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// The engine says it is busy or broken, before anything of an answer: another may do better.
-fn is_refusal(status: u16) -> bool {
-    matches!(status, 429 | 502 | 503)
-}
-
-fn report_refusal(shard: &Shard, choice: &Choice<'_>, status: u16) {
-    let failure = if status == 502 { Failure::ServerError } else { Failure::Busy };
-    shard.report_failure(&choice.endpoint, failure);
-}
-
-/// What it says about the endpoint; `None` when the fault is ours.
-fn failure_of(error: UpstreamError) -> Option<Failure> {
-    Some(match error {
-        UpstreamError::Connect => Failure::Connect,
-        UpstreamError::Reset => Failure::Reset,
-        UpstreamError::Timeout => Failure::FirstByteTimeout,
-        UpstreamError::BadAnswer => Failure::BadAnswer,
-        UpstreamError::OutOfSockets => return None,
-    })
+fn is_refusal(status: u16, choice: &Choice<'_>) -> bool {
+    matches!(judge(status, choice.endpoint.spec.backend), Verdict::Refusal(_))
 }
 
 /// Step 7: the answer goes to the client; what it teaches is kept.
@@ -317,7 +254,7 @@ async fn deliver(
     record: &mut Record<'_>,
 ) -> After {
     // What stays in the box takes no room in the future.
-    let Held { answer, choice, flight } = &mut *held;
+    let Held { answer, choice, flight, deadline } = &mut *held;
     let status = answer.head.status;
     let shown = Presentation {
         model_shown: shown_model(routed, choice),
@@ -330,7 +267,9 @@ async fn deliver(
         head_only: client.head.method == Method::Head,
     };
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
-    let forwarded = forward::forward(shard, client, answer, &shown, idle, |now_us| flight.first_token(now_us)).await;
+    let patience = Patience { idle, deadline: *deadline };
+    let forwarded =
+        forward::forward(shard, client, answer, &shown, patience, |now_us| flight.first_token(now_us)).await;
     let Forwarded { end, usage, response_bytes, first_content_us, upstream, after, replaced_status } = forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
@@ -349,7 +288,7 @@ async fn deliver(
     };
     let (outcome, ended) = match end {
         End::Complete if status < 400 => ("ok", completed),
-        End::Complete => ("upstream_status", if is_refusal(status) { Ended::Refused } else { Ended::Failed }),
+        End::Complete => ("upstream_status", if is_refusal(status, choice) { Ended::Refused } else { Ended::Failed }),
         End::ErrorEvent => ("error_event", Ended::Failed),
         End::Truncated(_) => ("truncated", Ended::Failed),
         End::ClientGone => ("client_gone", Ended::Aborted),
@@ -375,9 +314,9 @@ fn event_names(api: Api) -> EventNames {
 fn report_end(shard: &Shard, choice: &Choice<'_>, status: u16, end: End) {
     match end {
         End::Truncated(Cut::Reset) => shard.report_failure(&choice.endpoint, Failure::Reset),
-        End::Truncated(Cut::Silent) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
+        End::Truncated(Cut::Silent | Cut::Late) => shard.report_failure(&choice.endpoint, Failure::IdleTimeout),
         End::Truncated(Cut::Garbled) => shard.report_failure(&choice.endpoint, Failure::BadAnswer),
-        End::Complete if status >= 500 && !is_refusal(status) => {
+        End::Complete if status >= 500 && !is_refusal(status, choice) => {
             shard.report_failure(&choice.endpoint, Failure::ServerError);
         }
         End::Complete | End::ErrorEvent => choice.endpoint.answered(io::now_us()),

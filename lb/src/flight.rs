@@ -10,18 +10,21 @@ use crate::io;
 use crate::metrics::PREDICTION_ERROR_BOUNDS;
 use crate::openai::request::Delivery;
 use crate::peer::PeerWhat;
+use crate::quota::Permit;
 use crate::shard::Shard;
 
 /// A request in the books of the predictor, from its decision to its end on whatever path.
 pub(crate) struct Flight {
     shard: Rc<Shard>,
     lease: Lease,
+    /// Its place in a provider's limits.
+    permit: Option<Permit>,
     id: u64,
     ended: bool,
 }
 
 impl Flight {
-    pub(crate) fn begin(shard: &Rc<Shard>, choice: &Choice<'_>, delivery: Delivery, attempt: Attempt) -> Self {
+    pub(crate) fn begin(shard: &Rc<Shard>, choice: &mut Choice<'_>, delivery: Delivery, attempt: Attempt) -> Self {
         let id = shard.next_request_id();
         let now_us = io::now_us();
         let answer = match delivery {
@@ -45,7 +48,8 @@ impl Flight {
             answer,
             attempt,
         });
-        Self { shard: shard.clone(), lease: Lease::new(choice.endpoint.clone()), id, ended: false }
+        let (lease, permit) = (Lease::new(choice.endpoint.clone()), choice.permit.take());
+        Self { shard: shard.clone(), lease, permit, id, ended: false }
     }
 
     pub(crate) fn first_token(&self, at_us: u64) {
@@ -65,10 +69,25 @@ impl Flight {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
+        if let (Some(permit), Some(tokens)) = (&mut self.permit, tokens_used(ended)) {
+            permit.settle(tokens);
+        }
         let now_us = io::now_us();
         let endpoint = self.lease.endpoint();
         self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
         self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
+    }
+}
+
+/// What a request counts in a limit of tokens; `None` where that is not known: what was reserved stays.
+fn tokens_used(ended: Ended) -> Option<u64> {
+    match ended {
+        Ended::Completed { prompt_tokens, completion_tokens, .. } => {
+            let prompt_tokens = u64::from(prompt_tokens?);
+            Some(prompt_tokens + u64::from(completion_tokens.unwrap_or(0)))
+        }
+        Ended::Refused => Some(0),
+        Ended::Aborted | Ended::Failed => None,
     }
 }
 

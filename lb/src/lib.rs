@@ -4,6 +4,7 @@
 //! eight steps), then the rooms each step enters.
 
 mod ask;
+mod attempt;
 mod body;
 pub mod cli;
 mod conn;
@@ -27,6 +28,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod quota;
 mod record;
 mod routed;
 mod server;
@@ -38,6 +40,7 @@ mod tenant;
 mod time;
 mod tls;
 mod upstream;
+mod verdict;
 
 pub use io::{Driver, DriverInUse};
 

@@ -11,7 +11,7 @@ use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
-use crate::tls::Acceptor;
+use crate::tls::{Acceptor, TlsFault};
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
 pub(crate) const MAILBOX_MESSAGES_MAX: usize = 16_384;
@@ -134,6 +134,14 @@ pub(crate) enum Failure {
     ServerError,
     /// 429 or 503: busy, not broken.
     Busy,
+    /// No TLS connection.
+    Tls(TlsFault),
+    /// A provider sends its callers elsewhere.
+    Redirect,
+    /// A provider does not know this gateway's credential.
+    Unauthorized,
+    /// A provider refuses a request, or this gateway's credential; which of the two cannot be told.
+    Forbidden,
 }
 
 impl Failure {
@@ -148,6 +156,10 @@ impl Failure {
             Self::BadAnswer => "bad_answer",
             Self::ServerError => "server_error",
             Self::Busy => "busy",
+            Self::Tls(fault) => fault.label(),
+            Self::Redirect => "redirect",
+            Self::Unauthorized => "unauthorized",
+            Self::Forbidden => "forbidden",
         }
     }
 }

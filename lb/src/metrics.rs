@@ -212,6 +212,8 @@ pub(crate) struct Metrics {
     pub(crate) retries_refused: u64,
     /// New upstream connections.
     pub(crate) upstream_connects: u64,
+    /// Of these, those that became TLS connections.
+    pub(crate) upstream_tls_handshakes: u64,
     /// Requests on a kept upstream connection.
     pub(crate) upstream_reuses: u64,
     /// Lines of the access log that found no room.
@@ -258,6 +260,7 @@ impl Metrics {
         self.replays += other.replays;
         self.retries_refused += other.retries_refused;
         self.upstream_connects += other.upstream_connects;
+        self.upstream_tls_handshakes += other.upstream_tls_handshakes;
         self.upstream_reuses += other.upstream_reuses;
         self.log_lines_dropped += other.log_lines_dropped;
         self.peer_batches_dropped += other.peer_batches_dropped;

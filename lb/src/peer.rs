@@ -43,6 +43,11 @@ pub(crate) enum PeerWhat {
     FirstToken,
     /// It is over.
     Ended(Ended),
+    /// The endpoint, a provider, is busy: nobody asks it before this time of the process clock. No request's event.
+    BacksOff {
+        /// Until then.
+        until_us: u64,
+    },
 }
 
 /// The events of one thread since its last batch.

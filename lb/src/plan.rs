@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use config::{Secret, Snapshot};
 
+use crate::quota::Metered;
 use crate::tags::Tagger;
+use crate::tls::Connector;
 
 /// The dense number of an endpoint. Reused after an endpoint is gone, hence the [`EndpointSpec::incarnation`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -35,6 +37,10 @@ pub(crate) struct EndpointSpec {
     pub(crate) backend: policy::Backend,
     /// Where to connect.
     pub(crate) address: SocketAddr,
+    /// Where to connect when that fails: a provider's name stands for many.
+    pub(crate) other_addresses: Vec<SocketAddr>,
+    /// What TLS connections are made with; `None` for plain ones.
+    pub(crate) tls: Option<Connector>,
     /// Value of the `Host` header.
     pub(crate) host_header: String,
     /// Goes before the path, in place of a leading `/v1` (providers); empty for a worker.
@@ -47,6 +53,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) kind: String,
     /// Most requests in flight here; `None` is no limit.
     pub(crate) in_flight_max: Option<u32>,
+    /// A provider's limits, counted over all threads; `None` where there are none.
+    pub(crate) metered: Option<Metered>,
     /// Time-outs that replace those of the server's file.
     pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
@@ -84,7 +92,7 @@ pub(crate) struct CredentialHeader {
 }
 
 /// Time-outs of one destination; `None` takes the server's.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct EndpointTimeouts {
     /// Until the connection is up.
     pub(crate) connect: Option<Duration>,
@@ -92,6 +100,8 @@ pub(crate) struct EndpointTimeouts {
     pub(crate) first_byte: Option<Duration>,
     /// Between two bytes of the answer.
     pub(crate) idle: Option<Duration>,
+    /// From the connection to the last byte of the answer; `None`: no limit.
+    pub(crate) total: Option<Duration>,
 }
 
 /// A snapshot in force.

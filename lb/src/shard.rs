@@ -204,9 +204,8 @@ async fn housekeeping(shard: Rc<Shard>) {
         shard.flush_log();
         shard.tell_if_drained();
         let now_us = io::now_us();
-        let keep_us = duration_us(shard.settings.upstream_keep_alive);
         for endpoint in shard.table.borrow().iter() {
-            endpoint.close_stale(now_us, keep_us);
+            endpoint.close_stale(now_us, duration_us(endpoint.keep_alive(&shard.settings)));
         }
     }
 }
@@ -347,9 +346,7 @@ impl Shard {
         let table = self.table.borrow();
         let mut fleet = self.fleet.borrow_mut();
         for event in &batch.events {
-            if table.incarnation(event.endpoint, event.incarnation).is_none() {
-                continue;
-            }
+            let Some(endpoint) = table.incarnation(event.endpoint, event.incarnation) else { continue };
             match &event.what {
                 PeerWhat::Decided { chain, prompt_tokens, overlap_tokens, answer, attempt } => {
                     fleet.decided(
@@ -369,6 +366,7 @@ impl Shard {
                     fleet.first_token(event.at_us, event.request, event.endpoint.0);
                 }
                 PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
+                PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
             }
         }
     }
@@ -437,18 +435,26 @@ impl Shard {
         let id = endpoint.spec.id;
         *self.metrics.borrow_mut().failures.entry((id, failure)).or_default() += 1;
         match failure {
-            Failure::Connect | Failure::Reset => {
+            Failure::Connect | Failure::Reset | Failure::Tls(_) | Failure::Redirect | Failure::Unauthorized => {
                 endpoint.failed(now_us);
                 endpoint.suspect(now_us);
             }
             Failure::FirstByteTimeout | Failure::IdleTimeout | Failure::BadAnswer | Failure::ServerError => {
                 endpoint.failed(now_us);
             }
-            Failure::Busy => return,
+            Failure::Busy | Failure::Forbidden => return,
         }
         // A full box only delays what the next probe finds out anyway.
         let _ =
             self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+    }
+
+    /// A provider is busy: no thread asks it again for a while.
+    pub(crate) fn back_off(&self, endpoint: &Endpoint, pause: Duration) {
+        let now_us = io::now_us();
+        let until_us = now_us.saturating_add(duration_us(pause));
+        endpoint.back_off(until_us);
+        self.tell_peers(endpoint, 0, now_us, || PeerWhat::BacksOff { until_us });
     }
 
     /// Writes a line of the access log.

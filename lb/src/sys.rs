@@ -149,6 +149,18 @@ pub(crate) fn waiting(socket: RawFd) -> Waiting {
     }
 }
 
+/// Takes what waits on a socket, as much as there is room for; says how many bytes. Never waits.
+pub(crate) fn take_waiting(socket: RawFd, into: &mut [u8]) -> (Waiting, usize) {
+    // SAFETY: the buffer is valid for its whole length; a descriptor that is closed already only gives an error.
+    let n = unsafe { libc::recv(socket, into.as_mut_ptr().cast(), into.len(), libc::MSG_DONTWAIT) };
+    match usize::try_from(n) {
+        Ok(0) => (Waiting::End, 0),
+        Ok(n) => (Waiting::Bytes, n),
+        Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock => (Waiting::Nothing, 0),
+        Err(_) => (Waiting::End, 0),
+    }
+}
+
 /// Ends a connection both ways: what waits on it ends with an error or with the end of the stream.
 pub(crate) fn shut_down(socket: RawFd) {
     // SAFETY: no pointers are passed; a descriptor that is closed already only gives an error.

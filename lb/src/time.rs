@@ -32,9 +32,49 @@ fn civil(days: u64) -> (u64, u64, u64) {
     (year_of_era + era * 400 + u64::from(month <= 2), month, day)
 }
 
+/// Seconds since 1970 of an HTTP date in the one form that is sent (RFC 9110, 5.6.7): `Sun, 06 Nov 1994 08:49:37 GMT`.
+pub(crate) fn unix_s_of_http_date(text: &str) -> Option<u64> {
+    const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+    let mut words = text.split_once(", ")?.1.split(' ');
+    let day: u64 = words.next()?.parse().ok().filter(|day| (1..=31).contains(day))?;
+    let month = words.next()?;
+    let month = MONTHS.iter().position(|known| *known == month)? as u64 + 1;
+    let year: u64 = words.next()?.parse().ok().filter(|year| (1970..=9999).contains(year))?;
+    let mut clock = words.next()?.split(':').map(|part| part.parse::<u64>().ok().filter(|n| *n <= 60));
+    let (hour, minute, second) = (clock.next()??, clock.next()??, clock.next()??);
+    if words.next() != Some("GMT") || words.next().is_some() || clock.next().is_some() {
+        return None;
+    }
+    // `days_from_civil`, the inverse of `civil`.
+    let year = year - u64::from(month <= 2);
+    let (era, year_of_era) = (year / 400, year % 400);
+    let day_of_year = (153 * if month > 2 { month - 3 } else { month + 9 } + 2) / 5 + day - 1;
+    let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
+    let days = (era * 146_097 + day_of_era).checked_sub(719_468)?;
+    Some(days * 86_400 + hour * 3_600 + minute * 60 + second)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn http_dates_are_read_and_nothing_else_is() {
+        for (text, unix_s) in [
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(784_111_777)),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", Some(0)),
+            ("Thu, 29 Feb 2024 23:59:59 GMT", Some(1_709_251_199)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 08:49:37 CET", None),
+            ("Sun, 06 Nov 1994 08:49:37:00 GMT", None),
+            ("Sun, 00 Nov 1994 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1900 08:49:37 GMT", None),
+            ("Sun, 06 Nov 1994 99:49:37 GMT", None),
+            ("", None),
+        ] {
+            assert_eq!(unix_s_of_http_date(text), unix_s, "{text}");
+        }
+    }
 
     #[test]
     fn times_are_rfc_3339_in_utc_and_right_around_leap_days() {

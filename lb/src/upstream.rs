@@ -1,8 +1,9 @@
 //! One attempt to have a request answered by one endpoint: connect or reuse, send, wait for the head of the answer.
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use policy::UpstreamHeader;
+use policy::{Backend, UpstreamHeader};
 
 use crate::body::{BodyEncoding, Message};
 use crate::conn::Client;
@@ -14,6 +15,7 @@ use crate::http1::{Method, Name, ResponseHead};
 use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
 use crate::openai::edit::Edits;
 use crate::shard::{Shard, duration_us};
+use crate::tls::{Connector, Sent, TlsFault, Transport};
 
 /// Longest head of an answer.
 const RESPONSE_HEAD_BYTES_MAX: usize = 64 << 10;
@@ -27,7 +29,7 @@ const INTERIM_ANSWERS_MAX: u32 = 8;
 /// The beginning of an answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    pub(crate) conn: Conn,
+    pub(crate) conn: Transport,
     pub(crate) head: ResponseHead,
     /// The head, and what came with it.
     pub(crate) received: Buf,
@@ -54,8 +56,37 @@ pub(crate) struct Upstream<'a> {
     pub(crate) target: Option<&'a [u8]>,
     /// The answer must not be compressed: it is to be read.
     pub(crate) encoding: Encoding,
+    /// When it must be over.
+    pub(crate) deadline: Deadline,
     /// What the rule adds, each in place of what the client sent under its name.
     pub(crate) headers: &'a [UpstreamHeader],
+}
+
+/// When an attempt must be over, answer included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Deadline {
+    /// On the process clock; `None`: whenever.
+    at_us: Option<u64>,
+}
+
+impl Deadline {
+    /// For an attempt that begins now.
+    pub(crate) fn after(total: Option<Duration>) -> Self {
+        Self { at_us: total.map(|total| io::now_us().saturating_add(duration_us(total))) }
+    }
+
+    /// Of the time for one phase, what is left.
+    pub(crate) fn within(self, phase: Duration) -> Duration {
+        match self.at_us {
+            None => phase,
+            Some(at_us) => phase.min(Duration::from_micros(at_us.saturating_sub(io::now_us()))),
+        }
+    }
+
+    /// Whether it has passed.
+    pub(crate) fn has_passed(self) -> bool {
+        self.at_us.is_some_and(|at_us| at_us <= io::now_us())
+    }
 }
 
 /// Whether `Accept-Encoding` travels on.
@@ -75,7 +106,7 @@ pub(crate) async fn attempt(
     upstream: &Upstream<'_>,
     message: &mut Message,
 ) -> Result<Answer, NoAnswer> {
-    let keep_alive_us = duration_us(shard.settings.upstream_keep_alive);
+    let keep_alive_us = duration_us(upstream.endpoint.keep_alive(&shard.settings));
     let reused = upstream.endpoint.take_idle(io::now_us(), keep_alive_us);
     if let Some(conn) = reused {
         shard.metrics.borrow_mut().upstream_reuses += 1;
@@ -85,18 +116,56 @@ pub(crate) async fn attempt(
             other => return other,
         }
     }
-    let conn = connect(shard, client.conn.watch(), upstream.endpoint).await?;
+    let conn = connect(shard, client.conn.watch(), upstream).await?;
     shard.metrics.borrow_mut().upstream_connects += 1;
     ask(shard, client, upstream, message, conn).await
 }
 
-async fn connect(shard: &Rc<Shard>, client: &Watch, endpoint: &Endpoint) -> Result<Conn, NoAnswer> {
+/// A connection that is ready for a request: within one time for all that it takes.
+async fn connect(shard: &Rc<Shard>, client: &Watch, upstream: &Upstream<'_>) -> Result<Transport, NoAnswer> {
+    let endpoint = upstream.endpoint;
     let timeout = endpoint.spec.timeouts.connect.unwrap_or(shard.settings.connect_timeout);
-    let deadline = shard.reactor.deadline(timeout);
-    match until(io::connect(&shard.reactor, endpoint.spec.address), Some(client), deadline.watch()).await {
-        Ok(Ok(conn)) => Ok(conn),
-        Ok(Err(error)) if is_ours(&error) => Err(NoAnswer::Lost(UpstreamError::OutOfSockets)),
-        Ok(Err(_)) | Err(Stop::TimedOut) => Err(NoAnswer::Failed(UpstreamError::Connect)),
+    let deadline = shard.reactor.deadline(upstream.deadline.within(timeout));
+    let conn = match until(io::connect(&shard.reactor, endpoint.address()), Some(client), deadline.watch()).await {
+        Ok(Ok(conn)) => conn,
+        Ok(Err(error)) if is_ours(&error) => return Err(NoAnswer::Lost(UpstreamError::OutOfSockets)),
+        Ok(Err(_)) | Err(Stop::TimedOut) => {
+            endpoint.turn_address();
+            return Err(NoAnswer::Failed(UpstreamError::Connect));
+        }
+        Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
+    };
+    match endpoint.connector() {
+        None => Ok(Transport::Plain(conn)),
+        // In a box: plain connections would hold the room for it.
+        Some(connector) => Box::pin(shake_hands(shard, client, endpoint, conn, connector, deadline.watch())).await,
+    }
+}
+
+async fn shake_hands(
+    shard: &Shard,
+    client: &Watch,
+    endpoint: &Endpoint,
+    conn: Conn,
+    connector: &Connector,
+    deadline: &Watch,
+) -> Result<Transport, NoAnswer> {
+    let failed = |fault: TlsFault| {
+        if fault == TlsFault::Closed {
+            endpoint.turn_address();
+        }
+        NoAnswer::Failed(UpstreamError::Tls(fault))
+    };
+    match until(Transport::connect(conn, connector), Some(client), deadline).await {
+        Ok(Ok(conn)) => {
+            shard.metrics.borrow_mut().upstream_tls_handshakes += 1;
+            Ok(conn)
+        }
+        Ok(Err(fault)) => Err(failed(fault)),
+        Err(Stop::TimedOut) => {
+            endpoint.turn_address();
+            Err(NoAnswer::Failed(UpstreamError::Connect))
+        }
         Err(Stop::Gone) => Err(NoAnswer::ClientGone),
     }
 }
@@ -112,23 +181,34 @@ async fn ask(
     client: &mut Client,
     upstream: &Upstream<'_>,
     message: &mut Message,
-    mut conn: Conn,
+    mut conn: Transport,
 ) -> Result<Answer, NoAnswer> {
     put_request(client, upstream, message);
     let timeouts = &upstream.endpoint.spec.timeouts;
     let watch = conn.watch_shared();
-    watch.arm(timeouts.idle.unwrap_or(shard.settings.idle_timeout));
+    watch.arm(upstream.deadline.within(timeouts.idle.unwrap_or(shard.settings.idle_timeout)));
     let out = std::mem::take(&mut client.out);
-    let sent = if out.len() <= EARLY_ANSWER_BYTES_MIN {
-        until(conn.send(out), Some(client.conn.watch()), &watch).await
-    } else {
-        let socket = conn.raw_fd();
-        let sending = until(conn.send(out), Some(client.conn.watch()), &watch);
-        // In a box: few requests need it, and every connection would hold the room for it.
-        match Box::pin(io::unless(sending, io::speaks(socket))).await {
-            Some(sent) => sent,
-            None => return Box::pin(early_answer(client, upstream, shard, conn)).await,
+    let sent = match &mut conn {
+        Transport::Plain(conn) if out.len() <= EARLY_ANSWER_BYTES_MIN => {
+            until(conn.send(out), Some(client.conn.watch()), &watch).await
         }
+        Transport::Plain(plain) => {
+            let socket = plain.raw_fd();
+            let sending = until(plain.send(out), Some(client.conn.watch()), &watch);
+            // In a box: few requests need it, and every connection would hold the room for it.
+            match Box::pin(io::unless(sending, io::speaks(socket))).await {
+                Some(sent) => sent,
+                None => return Box::pin(early_answer(client, upstream, shard, conn)).await,
+            }
+        }
+        Transport::Tls(tls) if out.len() <= EARLY_ANSWER_BYTES_MIN => {
+            until(tls.send(out), Some(client.conn.watch()), &watch).await
+        }
+        Transport::Tls(tls) => match until(tls.send_until_answered(out), Some(client.conn.watch()), &watch).await {
+            Ok(Sent::All(out)) => Ok((Ok(()), out)),
+            Ok(Sent::Answered) => return Box::pin(early_answer(client, upstream, shard, conn)).await,
+            Err(stop) => Err(stop),
+        },
     };
     match sent {
         Ok((_, mut out)) => {
@@ -148,10 +228,11 @@ async fn first_bytes(
     client: &Client,
     upstream: &Upstream<'_>,
     shard: &Rc<Shard>,
-    conn: Conn,
+    conn: Transport,
 ) -> Result<Answer, NoAnswer> {
     let watch = conn.watch_shared();
-    watch.arm(upstream.endpoint.spec.timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout));
+    let first_byte = upstream.endpoint.spec.timeouts.first_byte.unwrap_or(shard.settings.first_byte_timeout);
+    watch.arm(upstream.deadline.within(first_byte));
     let answer = receive_head(client.conn.watch(), client.head.method, &watch, conn).await;
     watch.disarm();
     answer
@@ -162,7 +243,7 @@ async fn early_answer(
     client: &Client,
     upstream: &Upstream<'_>,
     shard: &Rc<Shard>,
-    conn: Conn,
+    conn: Transport,
 ) -> Result<Answer, NoAnswer> {
     match first_bytes(client, upstream, shard, conn).await {
         Ok(mut answer) => {
@@ -174,13 +255,17 @@ async fn early_answer(
     }
 }
 
-async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: Conn) -> Result<Answer, NoAnswer> {
+async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: Transport) -> Result<Answer, NoAnswer> {
     let mut received = Buf::pooled(SizeClass::Small);
     let mut head = ResponseHead::default();
     let mut interim = 0;
     loop {
         let before = received.len();
-        let (result, buf) = match until(conn.recv(received), Some(client), watch).await {
+        let receiving = match &mut conn {
+            Transport::Plain(conn) => until(conn.recv(received), Some(client), watch).await,
+            Transport::Tls(conn) => until(conn.recv(received), Some(client), watch).await,
+        };
+        let (result, buf) = match receiving {
             Ok(done) => done,
             Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
             // The engine may well be at work on it: a second one must not begin the same.
@@ -262,6 +347,19 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
         to.extend_from_slice(b"\r\n");
     }
     push_header(to, b"x-request-id", upstream.request_id.as_bytes());
+    match spec.backend {
+        Backend::Local => push_forwarded(to, client, bytes),
+        // Whose request it is, and from which address, is nothing for a provider.
+        Backend::External => {}
+    }
+    if let Some(credential) = &spec.credential {
+        push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
+    }
+    to.extend_from_slice(b"\r\n");
+}
+
+/// Who asked, by way of whom, and how.
+fn push_forwarded(to: &mut Vec<u8>, client: &Client, bytes: &[u8]) {
     to.extend_from_slice(b"x-forwarded-for: ");
     for earlier in client.head.headers.all(bytes, Name::XForwardedFor) {
         to.extend_from_slice(earlier);
@@ -270,8 +368,4 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
     to.extend_from_slice(client.peer_ip.as_bytes());
     to.extend_from_slice(b"\r\n");
     push_header(to, b"x-forwarded-proto", client.conn.scheme().as_str().as_bytes());
-    if let Some(credential) = &spec.credential {
-        push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
-    }
-    to.extend_from_slice(b"\r\n");
 }

@@ -344,7 +344,7 @@ spec: { model: { name: full/m, aliases: [m] }, endpoints: [{ address: 10.0.0.5 }
 apiVersion: kinference.buoyant.io/v1alpha1
 kind: InferenceProvider
 metadata: { name: databricks }
-spec: { type: OpenAI, baseURL: 'https://dbc.example.com/serving-endpoints', models: [{ name: m }] }
+spec: { type: Bedrock, baseURL: 'https://bedrock-runtime.example.com', models: [{ name: m }] }
 ---
 apiVersion: kinference.buoyant.io/v1alpha1
 kind: InferenceProvider
@@ -404,8 +404,8 @@ fn a_provider_that_this_version_cannot_reach_is_told_wherever_it_is_chosen() {
     assert!(text(&output.stdout).contains("=> near") && !text(&output.stdout).contains("note:"), "{output:?}");
 
     let lint = text(&kinference(&["ctl", "lint", &set]).stdout);
-    let told = "`https://` is not spoken yet: `databricks` is never ready and never receives a request; \
-                use `http://127.0.0.1:PORT/...` with a TLS forwarder";
+    let told = "`type: Bedrock` is not spoken yet: `databricks` is never ready and never receives a request; \
+                use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint";
     assert!(lint.contains(told), "{lint}");
 }
 

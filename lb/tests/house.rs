@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const OURS: [&str; 6] = ["policy", "predictor", "crds", "config", "engine", "lb"];
+const OURS: [&str; 7] = ["bedrock", "policy", "predictor", "crds", "config", "engine", "lb"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate stands in the workspace").to_owned()
@@ -54,7 +54,8 @@ fn lines_with(path: &Path, word: &str) -> Vec<String> {
 
 #[test]
 fn crates_only_know_the_crates_below_them() {
-    let allowed: [(&str, &[&str]); 9] = [
+    let allowed: [(&str, &[&str]); 10] = [
+        ("lb/bedrock", &[]),
         ("policy", &[]),
         ("predictor", &[]),
         ("crds", &[]),
@@ -62,8 +63,8 @@ fn crates_only_know_the_crates_below_them() {
         ("config/apiserver", &[]),
         ("loadtest/engine", &[]),
         ("loadtest", &["engine", "lb", "config", "policy", "predictor"]),
-        ("lb", &["config", "crds", "policy", "predictor", "engine"]),
-        ("fuzz", &["lb", "config", "crds", "policy", "predictor"]),
+        ("lb", &["bedrock", "config", "crds", "policy", "predictor", "engine"]),
+        ("fuzz", &["bedrock", "lb", "config", "crds", "policy", "predictor"]),
     ];
     for (folder, below) in allowed {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
@@ -86,6 +87,7 @@ fn every_crate_takes_the_one_lint_table() {
         "loadtest/engine",
         "loadtest",
         "lb",
+        "lb/bedrock",
         "bench",
         "fuzz",
     ] {
@@ -99,7 +101,8 @@ fn every_crate_takes_the_one_lint_table() {
 
 #[test]
 fn unsafe_code_stands_only_where_it_may() {
-    for folder in ["policy", "predictor", "crds", "config", "config/apiserver", "loadtest/engine", "fuzz"] {
+    for folder in ["policy", "predictor", "crds", "config", "config/apiserver", "lb/bedrock", "loadtest/engine", "fuzz"]
+    {
         let library = read(&root().join(folder).join("src/lib.rs"));
         assert!(library.contains("#![forbid(unsafe_code)]"), "{folder} must forbid unsafe code");
     }
@@ -146,7 +149,7 @@ fn the_runtimes_stay_in_their_rooms() {
         let rustls = lines_with(&path, "rustls");
         assert!(tls || rustls.is_empty(), "{}: the TLS library is named outside tls/: {rustls:?}", path.display());
     }
-    for folder in ["policy", "predictor", "crds"] {
+    for folder in ["policy", "predictor", "crds", "lb/bedrock"] {
         for path in sources(&root().join(folder).join("src")) {
             for word in [
                 "tokio",

@@ -1,6 +1,7 @@
 //! The command line.
 
 mod chaos;
+mod simulate;
 
 use std::{
     io::{self, Write},
@@ -13,7 +14,7 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
-    Embeddings, Engine, Settings,
+    Embeddings, Engine, Settings, Tls,
     fault::Fault,
     step::{Parameters, PrefixCaching, StepCost},
 };
@@ -44,6 +45,8 @@ enum Command {
     Run(Box<RunArgs>),
     /// Named faults against a proxy; exit status 1 when one is not handled right.
     Chaos(Box<chaos::ChaosArgs>),
+    /// A fleet in virtual time: traces under several ways to choose the engine.
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -60,6 +63,34 @@ struct EngineArgs {
     /// Real seconds per second of the model; 0.1 is ten times as fast.
     #[arg(long, default_value_t = 1.0)]
     time_scale: f64,
+    #[command(flatten)]
+    model_step: StepArgs,
+    /// Longest prompt and answer together, in tokens.
+    #[arg(long, default_value_t = Settings::default().model_tokens_max)]
+    max_model_len: u32,
+    /// Idle connections are closed after this time.
+    #[arg(long, default_value = "5s", value_parser = duration)]
+    keep_alive: Duration,
+    /// Answer /v1/embeddings, which is 404 otherwise.
+    #[arg(long)]
+    embeddings: bool,
+    /// Standing faults, as NAME or NAME=NUMBER, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    fault: Vec<Fault>,
+    /// Requests kept for GET /debug/requests; 0 is fastest.
+    #[arg(long, default_value_t = Settings::default().records_max)]
+    records: usize,
+    /// Speak HTTPS with this certificate chain (PEM), as hosted APIs do.
+    #[arg(long, requires = "tls_key", value_name = "FILE")]
+    tls_cert: Option<PathBuf>,
+    /// Its key (PEM).
+    #[arg(long, requires = "tls_cert", value_name = "FILE")]
+    tls_key: Option<PathBuf>,
+}
+
+/// The step model of an engine.
+#[derive(Debug, Clone, Args)]
+struct StepArgs {
     /// Tokens computed in one step at most.
     #[arg(long, default_value_t = Parameters::default().batched_tokens_max)]
     max_num_batched_tokens: u32,
@@ -75,9 +106,6 @@ struct EngineArgs {
     /// KV blocks.
     #[arg(long, default_value_t = Parameters::default().blocks_max)]
     num_gpu_blocks: u32,
-    /// Longest prompt and answer together, in tokens.
-    #[arg(long, default_value_t = Settings::default().model_tokens_max)]
-    max_model_len: u32,
     /// Compute every prompt in full.
     #[arg(long)]
     no_prefix_caching: bool,
@@ -96,18 +124,26 @@ struct EngineArgs {
     /// Time of each KV token read in decoding, in microseconds.
     #[arg(long, default_value_t = Parameters::default().cost.kv_token_us)]
     kv_token_us: f64,
-    /// Idle connections are closed after this time.
-    #[arg(long, default_value = "5s", value_parser = duration)]
-    keep_alive: Duration,
-    /// Answer /v1/embeddings, which is 404 otherwise.
-    #[arg(long)]
-    embeddings: bool,
-    /// Standing faults, as NAME or NAME=NUMBER, separated by commas.
-    #[arg(long, value_delimiter = ',')]
-    fault: Vec<Fault>,
-    /// Requests kept for GET /debug/requests; 0 is fastest.
-    #[arg(long, default_value_t = Settings::default().records_max)]
-    records: usize,
+}
+
+impl StepArgs {
+    fn parameters(&self) -> Parameters {
+        Parameters {
+            batched_tokens_max: self.max_num_batched_tokens,
+            running_max: self.max_num_seqs,
+            queued_max: self.max_num_queued,
+            block_tokens: self.block_size,
+            blocks_max: self.num_gpu_blocks,
+            prefix_caching: if self.no_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
+            cost: StepCost {
+                base_us: self.base_us,
+                prefill_token_us: self.prefill_token_us,
+                attention_pair_us: self.attention_pair_us,
+                decode_us: self.decode_us,
+                kv_token_us: self.kv_token_us,
+            },
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -195,6 +231,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Engine(args) => serve(&args),
         Command::Run(args) => load(*args),
         Command::Chaos(args) => chaos::run(*args),
+        Command::Simulate(args) => simulate::simulate(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("loadtest: {error}");
@@ -204,9 +241,12 @@ pub fn main(cli: Cli) -> ExitCode {
 
 fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let mut engines = Vec::with_capacity(args.listen.len());
+    let tls = args.tls()?;
+    let scheme = if tls.is_some() { "https" } else { "http" };
     for &listen in &args.listen {
-        let engine = Engine::start(args.settings(listen)).map_err(|error| format!("{listen}: {error}"))?;
-        writeln!(io::stdout(), "http://{}", engine.addr())?;
+        let settings = Settings { tls: tls.clone(), ..args.settings(listen) };
+        let engine = Engine::start(settings).map_err(|error| format!("{listen}: {error}"))?;
+        writeln!(io::stdout(), "{scheme}://{}", engine.addr())?;
         engines.push(engine);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -221,27 +261,21 @@ fn serve(args: &EngineArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 impl EngineArgs {
+    fn tls(&self) -> Result<Option<Tls>, Box<dyn std::error::Error>> {
+        let (Some(chain), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
+        let read = |file: &PathBuf| std::fs::read(file).map_err(|error| format!("{}: {error}", file.display()));
+        Ok(Some(Tls::from_pem(&read(chain)?, &read(key)?)?))
+    }
+
     fn settings(&self, listen: SocketAddr) -> Settings {
-        let cost = StepCost {
-            base_us: self.base_us,
-            prefill_token_us: self.prefill_token_us,
-            attention_pair_us: self.attention_pair_us,
-            decode_us: self.decode_us,
-            kv_token_us: self.kv_token_us,
-        };
+        let modelled = self.model_step.parameters();
+        let parameters =
+            if self.instant { Parameters { cost: StepCost::NONE, ..modelled } } else { modelled };
         Settings {
             listen,
             models: self.model.clone(),
             model_tokens_max: self.max_model_len,
-            parameters: Parameters {
-                batched_tokens_max: self.max_num_batched_tokens,
-                running_max: self.max_num_seqs,
-                queued_max: self.max_num_queued,
-                block_tokens: self.block_size,
-                blocks_max: self.num_gpu_blocks,
-                prefix_caching: if self.no_prefix_caching { PrefixCaching::Off } else { PrefixCaching::On },
-                cost: if self.instant { StepCost::NONE } else { cost },
-            },
+            parameters,
             time_scale: if self.instant { 0.0 } else { self.time_scale },
             keep_alive: self.keep_alive,
             embeddings: if self.embeddings { Embeddings::Served } else { Embeddings::NotFound },

@@ -12,6 +12,7 @@ pub mod pace;
 pub mod random;
 pub mod report;
 pub mod run;
+pub mod simulate;
 pub mod sse;
 pub mod tally;
 pub mod verify;

@@ -199,9 +199,12 @@ def read_json(answer, response):
 
 
 def fetch(address, path, timeout_s=5.0):
-    """(status, body bytes) of a GET, or (None, b"") if nobody answers."""
-    host, port = address.rsplit(":", 1)
-    conn = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
+    """(status, body bytes) of a GET, or (None, b"") if nobody answers. `https://HOST:PORT` is asked over TLS."""
+    host, port = address.removeprefix("https://").rsplit(":", 1)
+    if address.startswith("https://"):
+        conn = http.client.HTTPSConnection(host, int(port), timeout=timeout_s)
+    else:
+        conn = http.client.HTTPConnection(host, int(port), timeout=timeout_s)
     try:
         conn.request("GET", path)
         response = conn.getresponse()

@@ -10,17 +10,22 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::Chain;
+use crate::prefix::chain::{Chain, TURN_BYTES_MIN};
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
 use crate::window::Window;
 
 mod belief;
+mod ends;
 mod event;
+mod peers;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
+use ends::{End, Ends};
+pub use peers::{PEERS_MAX, PeerSums};
+use peers::Peers;
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
 
 /// What of one prompt is cached where. Reused from request to request.
@@ -59,6 +64,8 @@ struct Note {
     model_us: u64,
     predicted: Prediction,
     prompt_bytes: u32,
+    /// Where the prompt ends.
+    prompt_end: Option<u64>,
     answer: Answer,
     attempt: Attempt,
 }
@@ -71,7 +78,10 @@ struct Endpoint {
     scale: Scale,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
+    /// Tokens of the engine's blocks: it finds whole ones only.
+    block_tokens: u32,
     scraped: Scraped,
+    peers: Peers,
     queue: Window,
     /// Part of the overlap estimates that turned out true, 0 to 1.
     trust: f64,
@@ -94,12 +104,14 @@ pub struct Fleet {
     models: Vec<(Box<str>, BytesPerToken)>,
     book: Book<Note>,
     index: Index,
+    ends: Ends,
     uncounted: u64,
 }
 
 /// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
 const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
+const TRUST_WHOLE: f64 = 0.95;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
@@ -134,6 +146,7 @@ impl Fleet {
                 bytes_max: limits.index_bytes_max,
                 seed: limits.seed,
             }),
+            ends: Ends::new(limits.seed),
             uncounted: 0,
         }
     }
@@ -156,7 +169,9 @@ impl Fleet {
             scale: Scale::default(),
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
+            block_tokens: 1,
             scraped: Scraped::Never,
+            peers: Peers::default(),
             queue: Window::default(),
             trust: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
@@ -170,6 +185,7 @@ impl Fleet {
         if self.endpoints.get_mut(endpoint as usize).and_then(Option::take).is_some() {
             self.book.close_all(now_us, endpoint);
             self.index.remove_endpoint(endpoint);
+            self.ends.forget(endpoint);
             self.index.resize_endpoint(endpoint, 0);
         }
     }
@@ -181,6 +197,7 @@ impl Fleet {
             known.queue = Window::default();
             known.trust = 1.0;
             self.index.remove_endpoint(endpoint);
+            self.ends.forget(endpoint);
             self.feed_queue(now_us, endpoint);
         }
     }
@@ -194,7 +211,8 @@ impl Fleet {
         let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) else {
             return;
         };
-        known.scraped = Scraped::fresh(now_us, scrape, &sums);
+        known.scraped = Scraped::fresh(now_us, scrape, &sums, known.peers.in_flight());
+        known.block_tokens = scrape.block_size_tokens.unwrap_or(known.block_tokens).max(1);
         if let (Some(blocks), Some(tokens)) = (scrape.num_gpu_blocks, scrape.block_size_tokens) {
             let capacity_tokens = blocks.saturating_mul(u64::from(tokens));
             if capacity_tokens > 0 && known.kv_capacity_tokens != Some(capacity_tokens) {
@@ -213,6 +231,13 @@ impl Fleet {
         }
     }
 
+    /// Another balancer told its sums at an endpoint.
+    pub fn heard(&mut self, now_us: u64, peer: u64, endpoint: u32, sums: PeerSums) {
+        if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+            known.peers.heard(now_us, peer, sums);
+        }
+    }
+
     /// Tokens expected of a prompt of `prompt_bytes` for `model`.
     #[must_use]
     pub fn estimate_tokens(&self, model: &str, prompt_bytes: u32) -> u32 {
@@ -222,27 +247,47 @@ impl Fleet {
         }
     }
 
-    /// Finds what of the prompt is cached where and brings every endpoint up to `now_us`: once per request.
+    /// Finds what of the prompt is cached where and brings every endpoint up to `now_us`: once per request. `prompt_tokens`
+    /// is a guess from bytes; where the prompt goes on from one whose length an engine told, the plan knows better.
     pub fn plan(&mut self, plan: &mut Plan, chain: &Chain, prompt_tokens: u32, now_us: u64) {
         self.index.overlap(chain, &mut plan.depths);
         plan.now_us = now_us;
-        plan.prompt_tokens = prompt_tokens.max(1);
         plan.overlaps.clear();
-        let tokens_per_byte = f64::from(plan.prompt_tokens) / f64::from(chain.bytes().max(1));
+        let tokens_per_byte = f64::from(prompt_tokens.max(1)) / f64::from(chain.bytes().max(1));
         for endpoint in 0..self.slots_used {
-            let tokens = match &self.endpoints[endpoint as usize] {
-                None => 0.0,
-                Some(known) => {
-                    // The index tells nothing about endpoints that cache nothing.
-                    let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                    f64::from(chain.prefix_bytes(depth)) * tokens_per_byte * known.trust
-                }
-            };
-            plan.overlaps.push((tokens as u32).min(plan.prompt_tokens - 1));
-            if self.endpoints[endpoint as usize].is_some() {
+            let mut tokens = 0;
+            if let Some(known) = &self.endpoints[endpoint as usize] {
+                // The index tells nothing about endpoints that cache nothing.
+                let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
+                tokens = known.trusted(f64::from(chain.prefix_bytes(depth)) * tokens_per_byte);
                 self.presume(now_us, endpoint);
             }
+            plan.overlaps.push(tokens);
         }
+        // Also a prompt without a chain has tokens.
+        plan.prompt_tokens = self.go_on(plan, chain, tokens_per_byte).unwrap_or(prompt_tokens).max(1);
+        let overlap_max = plan.prompt_tokens - 1;
+        plan.overlaps.iter_mut().for_each(|tokens| *tokens = (*tokens).min(overlap_max));
+    }
+
+    /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
+    fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
+        let mut prompt_tokens = None;
+        for turn_end in chain.turn_ends().iter().rev() {
+            for end in self.ends.at(turn_end.key) {
+                let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
+                prompt_tokens.get_or_insert(end.prompt_tokens.saturating_add(rest as u32));
+                let at = end.endpoint as usize;
+                let (Some(Some(known)), Some(&depth)) = (self.endpoints.get(at), plan.depths.get(at)) else { continue };
+                // A turn's last few bytes may lie in a block with the next turn's: no block of the record covers them.
+                let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
+                let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
+                if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
+                    *overlap = known.trusted(known.whole_blocks(*end));
+                }
+            }
+        }
+        prompt_tokens
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -268,6 +313,7 @@ impl Fleet {
             model_us,
             predicted,
             prompt_bytes: decided.chain.bytes(),
+            prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
             answer: decided.answer,
             attempt: decided.attempt,
         };
@@ -312,8 +358,12 @@ impl Fleet {
                 }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.learn_overlap(open.work.cached_tokens(), cached_tokens);
-                    if let Some(tokens) = prompt_tokens {
-                        self.models[known.model].1.learn(open.note.prompt_bytes, tokens);
+                    if let Some(prompt_tokens) = prompt_tokens {
+                        self.models[known.model].1.learn(open.note.prompt_bytes, prompt_tokens);
+                        if let Some(key) = open.note.prompt_end {
+                            let answer_tokens = completion_tokens.unwrap_or(0);
+                            self.ends.answered(key, End { endpoint, prompt_tokens, answer_tokens });
+                        }
                     }
                 }
             }
@@ -339,6 +389,13 @@ impl Fleet {
     #[must_use]
     pub fn in_flight(&self, endpoint: u32) -> u32 {
         self.book.ledger(endpoint).map_or(0, |ledger| ledger.sums().in_flight)
+    }
+
+    /// What decides between endpoints whose predictions are as good as equal, the least first: tokens of own requests in
+    /// flight, which is what they hold of the KV cache.
+    #[must_use]
+    pub fn tie_load(&self, endpoint: u32) -> f64 {
+        self.book.ledger(endpoint).map_or(0.0, |ledger| ledger.sums().in_flight_tokens as f64)
     }
 
     /// Requests running by the last scrape.
@@ -383,8 +440,7 @@ impl Fleet {
     fn expect(&self, now_us: u64, endpoint: u32, work: Work) -> Option<(Features, u64, Prediction)> {
         let known = self.endpoint(endpoint)?;
         let kind = &self.kinds[known.kind].1;
-        let rate = kind.tokens_per_s(known.scale);
-        let load = self.load(now_us, endpoint, known, rate, work)?;
+        let load = self.load(now_us, endpoint, known, work)?;
         let features = match known.backend {
             Backend::Engine => load.engine(),
             Backend::Provider => load.provider(),
@@ -397,22 +453,25 @@ impl Fleet {
         Some((features, model_us, prediction))
     }
 
-    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, rate: f64, work: Work) -> Option<Load> {
+    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, work: Work) -> Option<Load> {
+        let kind = &self.kinds[known.kind].1;
+        let rate = kind.tokens_per_s(known.scale);
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
         let (mut done_tokens, mut done_attention) = (0.0, 0.0);
         if let Some(first) = ledger.first_work() {
-            let new = f64::from(first.new_tokens());
             let idle_s = now_us.saturating_sub(ledger.last_progress_us()) as f64 / 1e6;
-            done_tokens = (HEAD_DONE_MAX * new).min(idle_s * rate);
-            done_attention = first.attention_x2() as f64 / 2.0 * done_tokens / new;
+            let done_ratio = (idle_s / kind.prefill_s(known.scale, first)).min(HEAD_DONE_MAX);
+            done_tokens = f64::from(first.new_tokens()) * done_ratio;
+            done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
+        let peers = known.peers.load(now_us, rate);
         Some(Load {
             work,
-            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0),
-            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0),
-            decoding: f64::from(sums.decoding),
-            decoding_tokens: sums.decoding_tokens as f64,
+            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,
+            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0) + peers.attention,
+            decoding: f64::from(sums.decoding) + peers.decoding,
+            decoding_tokens: sums.decoding_tokens as f64 + peers.decoding_tokens,
             others_tokens: known.scraped.others_tokens(now_us, known.new_tokens_mean, rate),
             kv_capacity_tokens: known.kv_capacity_tokens.map(|tokens| tokens as f64),
             max_batched_tokens: known.max_batched_tokens as f64,
@@ -469,6 +528,17 @@ impl Fleet {
 }
 
 impl Endpoint {
+    /// What is left of the tokens recorded as cached, by experience; a little less than all is noise.
+    fn trusted(&self, tokens: f64) -> u32 {
+        (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
+    }
+
+    /// What an engine keeps of a prompt and its answer: whole blocks, and not the answer's last token.
+    fn whole_blocks(&self, end: End) -> f64 {
+        let tokens = end.prompt_tokens.saturating_add(end.answer_tokens).saturating_sub(1);
+        f64::from(tokens / self.block_tokens * self.block_tokens)
+    }
+
     fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
         if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
             // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.

@@ -85,7 +85,9 @@ impl Load {
         let prompt = f64::from(self.work.prompt_tokens());
         let new = self.ahead_new_tokens + f64::from(self.work.new_tokens());
         let attention = self.ahead_attention + self.work.attention_x2() as f64 / 2.0;
-        let steps = 1.0 + new / self.max_batched_tokens.max(1.0);
+        // Who waits behind others waits for the end of their step as well.
+        let begun = if self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
+        let steps = begun + 1.0 + new / self.max_batched_tokens.max(1.0);
         let pressure = match self.kv_capacity_tokens {
             Some(capacity) if capacity >= 1.0 => {
                 (10.0 * ((self.decoding_tokens + prompt) / capacity - 0.9)).clamp(0.0, 100.0)
@@ -175,6 +177,17 @@ pub struct Prediction {
     pub error_ratio: f64,
     /// What stands behind it.
     pub basis: Basis,
+}
+
+/// Predictions closer than this are taken as equal, however unsure the predictor is: a wider band gives warm caches away.
+const NEAR_RATIO: f64 = 0.05;
+
+impl Prediction {
+    /// Costs of other endpoints that are no more than this part above the least are as good.
+    #[must_use]
+    pub fn near_ratio(&self) -> f64 {
+        self.error_ratio.min(NEAR_RATIO)
+    }
 }
 
 /// An endpoint's deviation from its kind.
@@ -297,6 +310,14 @@ impl Kind {
         TOKENS_UNIT / (scale.factor * self.theta[1]).max(1e-6)
     }
 
+    /// Seconds that prefilling this takes by itself.
+    #[must_use]
+    pub fn prefill_s(&self, scale: Scale, work: Work) -> f64 {
+        let pairs = work.attention_x2() as f64 / 2.0;
+        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
+        (scale.factor * own).max(1e-6)
+    }
+
     /// Seconds to first token by the model alone.
     #[must_use]
     pub fn model_s(&self, scale: Scale, features: &Features) -> f64 {
@@ -310,10 +331,7 @@ impl Kind {
         let model_s = self.model_s(scale, features);
         let (ttft_s, cost_s) = match basis {
             Basis::Learning | Basis::Learned => {
-                let own_s = scale.factor
-                    * (self.theta[1] * f64::from(load.work.new_tokens()) / TOKENS_UNIT
-                        + self.theta[2] * load.work.attention_x2() as f64 / (2.0 * TOKENS_UNIT * TOKENS_UNIT));
-                (model_s, model_s + COURTESY * load.decoding * own_s)
+                (model_s, model_s + COURTESY * load.decoding * self.prefill_s(scale, load.work))
             }
             Basis::Fallback => {
                 let tokens = load.ahead_new_tokens + f64::from(load.work.new_tokens());
@@ -454,8 +472,8 @@ mod tests {
             others_tokens: 8_192.0,
             ..load(4_096, 0, 4_096.0)
         };
-        // new = 8,192: one full step, so two steps; attention of the own prompt is half of its square.
-        assert_eq!(load.engine(), [1.0, 1.0, 1.125, 2.0, 1.91808, 10.0 * (1.0 - 0.9), 1.0, 1.0, 0.5]);
+        // new = 8,192 of which a part is ahead: one full step, so two steps, after the one in progress; attention of the own prompt is half of its square.
+        assert_eq!(load.engine(), [1.0, 1.0, 1.125, 3.0, 2.87712, 10.0 * (1.0 - 0.9), 1.0, 1.0, 0.5]);
         assert_eq!(load.provider(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]);
     }
 

@@ -12,8 +12,8 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, RateLimits, ServedModel,
-    StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
+    Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
+    RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
 use crate::url::{check_host, parse_base_url};
 
@@ -73,11 +73,6 @@ fn endpoints(c: &Checked, spec: &InferenceWorkerSetSpec, findings: &mut Vec<Diag
     for (i, written) in spec.endpoints.iter().flatten().enumerate() {
         let path = Path::spec().key("endpoints").index(i).key("address");
         let bare = written.address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(&written.address);
-        if let Err(reason) = check_host(bare) {
-            let finding = c.finding(Code::BadFormat, &path, reason);
-            findings.push(finding.expected("an IP address or a DNS name; the port stands in `port`"));
-            continue;
-        }
         let endpoint = StaticEndpoint { host: bare.to_ascii_lowercase(), port: written.port.unwrap_or(spec.port) };
         if let Some(first) = seen.insert(endpoint.clone(), i) {
             let message = format!("the endpoint {endpoint} is here twice; the first is spec.endpoints[{first}]");
@@ -117,7 +112,7 @@ pub(super) fn provider(
     if auth.is_some() && base_url.tls == Tls::No && !is_loopback(&base_url) {
         let message = format!("the credential is sent to {} without encryption", base_url.host);
         let finding = c.finding(Code::PlainTextCredential, &Path::spec().key("baseURL"), message);
-        findings.push(finding.expected("`http://127.0.0.1:PORT/...`, where a forwarder on this host adds TLS"));
+        findings.push(finding.expected("`https://...`"));
     }
     Some(Provider {
         id: c.id.clone(),
@@ -125,6 +120,7 @@ pub(super) fn provider(
             ProviderType::OpenAI => ProviderApi::OpenAi,
             ProviderType::Bedrock => ProviderApi::Bedrock,
         },
+        tls: provider_tls(c, spec, &base_url, lookup, findings),
         base_url,
         auth,
         models,
@@ -136,6 +132,36 @@ pub(super) fn provider(
             total: spec.timeouts.total.map(|t| t.0),
         },
     })
+}
+
+fn provider_tls(
+    c: &Checked,
+    spec: &InferenceProviderSpec,
+    base_url: &BaseUrl,
+    lookup: &Lookup<'_>,
+    findings: &mut Vec<Diagnostic>,
+) -> ProviderTls {
+    let path = Path::spec().key("tls");
+    let written = spec.tls.server_name.as_deref();
+    if let Some(Err(reason)) = written.map(check_host) {
+        findings
+            .push(c.finding(Code::BadFormat, &path.key("serverName"), reason).expected("a DNS name or an IP address"));
+    }
+    let authorities = match &spec.tls.ca_file {
+        None => Authorities::System,
+        Some(file) => {
+            let file = c.beside(file);
+            let pem = lookup.find_file(&file);
+            if let Err(reason) = &pem
+                && lookup.reports_missing()
+            {
+                let message = format!("{reason}; the destination is not ready");
+                findings.push(c.finding(Code::SecretMissing, &path.key("caFile"), message));
+            }
+            Authorities::File { file, pem }
+        }
+    };
+    ProviderTls { authorities, server_name: written.unwrap_or(&base_url.host).to_ascii_lowercase() }
 }
 
 pub(super) fn rate_limits(limits: &Limits) -> RateLimits {

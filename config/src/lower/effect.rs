@@ -52,15 +52,12 @@ const fn classifier(value: &'static str) -> Idle {
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
-const TABLE: [Idle; 17] = [
+const TABLE: [Idle; 13] = [
     idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
     idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
     idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
     idle("InferenceTenant", &["priority"], "all tenants are served alike"),
     idle("InferenceTenant", &["jwt"], "tokens are not accepted"),
-    idle("InferenceProvider", &["limits", "requestsPerMinute"], "requests are not limited"),
-    idle("InferenceProvider", &["limits", "tokensPerMinute"], "tokens are not limited"),
-    idle("InferenceProvider", &["timeouts", "total"], "the whole request is not timed"),
     never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
     never_reached(
         &["type"],
@@ -68,7 +65,6 @@ const TABLE: [Idle; 17] = [
         "type: Bedrock",
         "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
     ),
-    never_reached(&["baseURL"], "https:", "https://", "use `http://127.0.0.1:PORT/...` with a TLS forwarder"),
     idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
     idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
     idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),

@@ -17,36 +17,6 @@ use crate::check::nearest;
 use crate::node::Path;
 use crate::snapshot::{DestinationKind, Snapshot};
 
-/// Headers no policy may write: they frame the message, name the connection, carry a credential, or are written by the gateway.
-const RESERVED_HEADERS: [&str; 26] = [
-    "accept-encoding",
-    "api-key",
-    "authorization",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
-    "expect",
-    "host",
-    "keep-alive",
-    "openai-organization",
-    "openai-project",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-amz-security-token",
-    "x-api-key",
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-goog-api-key",
-    "x-request-id",
-];
-
 /// A policy document.
 pub(super) struct Policy<'d> {
     pub(super) document: &'d Checked,
@@ -210,7 +180,7 @@ impl<'d> Policy<'d> {
         for (i, header) in route.upstream_headers.iter().enumerate() {
             let path = path.key("upstreamHeaders").index(i).key("name");
             let name = header.name.to_ascii_lowercase();
-            if RESERVED_HEADERS.contains(&name.as_str()) {
+            if wire::RESERVED_HEADERS.contains(&name.as_str()) {
                 let message = format!("the header `{name}` is one that the gateway writes or keeps to itself");
                 findings.push(self.document.finding(Code::ReservedHeader, &path, message));
             }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -21,7 +21,7 @@ use crate::limits::{DEBOUNCE, DEBOUNCE_MAX, FILE_BYTES_MAX, FILES_MAX, FOLDER_DE
 use crate::load::{SourceFile, about_file};
 use crate::lower::load;
 use crate::secret::{Auth, Lookup, SecretSource};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Authorities, Snapshot};
 
 /// How often a set of files is read again when a file was replaced while it was being read.
 const READ_ATTEMPTS_MAX: u32 = 5;
@@ -80,9 +80,9 @@ async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<
     let mut last: Option<Reading> = None;
     let mut generation = 0;
     loop {
-        events.cover(&paths);
-        let set = paths.clone();
         let secrets = last.as_ref().map(|l| l.secrets.clone()).unwrap_or_default();
+        events.cover(&[&paths[..], &secrets].concat());
+        let set = paths.clone();
         // Reading and checking thousands of documents takes longer than a control thread should be away.
         let Ok(read) = tokio::task::spawn_blocking(move || Reading::new(&set, secrets)).await else { return };
         if last.as_ref().is_none_or(|l| !l.same_as(&read)) {
@@ -98,7 +98,8 @@ async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<
             }
         }
         // What was created while it was read has no events yet: read again now that it has.
-        if !events.cover(&paths) {
+        let secrets = last.as_ref().map(|l| l.secrets.as_slice()).unwrap_or_default();
+        if !events.cover(&[&paths, secrets].concat()) {
             settled(&changed, settings).await;
         }
     }
@@ -140,19 +141,23 @@ fn may_matter(event: &notify::Event, roots: &[PathBuf]) -> bool {
 /// Filesystem events of the folders that matter.
 pub(super) struct Events {
     watcher: Option<RecommendedWatcher>,
+    /// The files and folders that matter, as absolute paths.
+    roots: Arc<Mutex<Vec<PathBuf>>>,
     covered: BTreeSet<(PathBuf, bool)>,
 }
 
 impl Events {
     pub(super) fn new(changed: Arc<Notify>, paths: &[PathBuf]) -> Self {
-        let roots: Vec<PathBuf> = paths.iter().map(|p| std::path::absolute(p).unwrap_or_else(|_| p.clone())).collect();
+        let roots = Arc::new(Mutex::new(absolute(paths)));
+        let known = Arc::clone(&roots);
         // Beyond that, what the event says does not matter: the content is compared. Waking twice costs one reading.
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            let roots = known.lock().unwrap_or_else(PoisonError::into_inner);
             if event.is_ok_and(|e| may_matter(&e, &roots)) {
                 changed.notify_one();
             }
         });
-        Self { watcher: watcher.ok(), covered: BTreeSet::new() }
+        Self { watcher: watcher.ok(), roots, covered: BTreeSet::new() }
     }
 
     /// Watches every folder whose events may mean a change: of a file its folder (editors save by rename), of a folder
@@ -160,8 +165,9 @@ impl Events {
     /// Whether anything is newly watched.
     pub(super) fn cover(&mut self, paths: &[PathBuf]) -> bool {
         let mut wanted = BTreeSet::new();
-        for path in paths {
-            let absolute = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+        let paths = absolute(paths);
+        self.roots.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&paths);
+        for absolute in paths {
             if absolute.is_dir() {
                 wanted.insert((absolute.clone(), true));
             }
@@ -185,6 +191,10 @@ impl Events {
         self.covered = covered;
         more
     }
+}
+
+fn absolute(paths: &[PathBuf]) -> Vec<PathBuf> {
+    paths.iter().map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
 }
 
 /// One reading of the set.
@@ -218,27 +228,31 @@ impl Reading {
     }
 }
 
-/// Files of credentials in force: a rotated token is a change of the set.
-fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
+/// Files of credentials and authorities in force: a rotated token is a change of the set.
+pub(super) fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
     let sets = snapshot.worker_sets.iter().filter_map(|w| w.auth.as_ref());
     let providers = snapshot.providers.iter().filter_map(|p| p.auth.as_ref());
     let files = sets.chain(providers).flat_map(Auth::credentials).filter_map(|c| match &c.source {
         SecretSource::File(path) => Some(path.clone()),
         SecretSource::Env(_) | SecretSource::SecretRef { .. } => None,
     });
-    files.collect::<BTreeSet<_>>().into_iter().collect()
+    let authorities = snapshot.providers.iter().filter_map(|provider| match &provider.tls.authorities {
+        Authorities::File { file, .. } => Some(file.clone()),
+        Authorities::System => None,
+    });
+    files.chain(authorities).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What tells one state of a file from another without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FileState {
+pub(super) struct FileState {
     real: PathBuf,
     modified: Option<SystemTime>,
     bytes: u64,
 }
 
 impl FileState {
-    fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let real = std::fs::canonicalize(path).ok()?;
         let metadata = std::fs::metadata(&real).ok()?;
         Some(Self { real, modified: metadata.modified().ok(), bytes: metadata.len() })

@@ -6,17 +6,18 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 85] = [
+const EXAMPLES: [(&str, &str); 87] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
     ("any", "[pii, secret]"),
     ("audience", "kinference"),
-    ("baseURL", "http://127.0.0.1:9101/v1"),
+    ("baseURL", "https://api.example.com/v1"),
     ("cache", "10000"),
     ("certFile", "tls.crt"),
     ("chatTemplateFile", "chat.jinja"),
     ("claim", "sub"),
+    ("caFile", "ca.crt"),
     ("clientCaFile", "ca.crt"),
     ("code", "tenant_blocked"),
     ("connectionsPerThread", "65536"),
@@ -79,6 +80,7 @@ const EXAMPLES: [(&str, &str); 85] = [
     ("san", "spiffe://cluster/ns/alice/sa/app"),
     ("seed", "7"),
     ("servedName", "qwen"),
+    ("serverName", "api.example.com"),
     ("service", "bedrock"),
     ("shadowRule", "try-first"),
     ("sha256", "3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"),

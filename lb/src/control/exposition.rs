@@ -223,6 +223,11 @@ impl Page {
         out.counter("kinference_accept_errors", "Failed attempts to take a connection", m.accept_errors)?;
         out.counter("kinference_panics", "Requests ended by a defect of this program", m.panics)?;
         out.counter("kinference_upstream_connects", "New upstream connections", m.upstream_connects)?;
+        out.counter(
+            "kinference_upstream_tls_handshakes",
+            "TLS handshakes with upstreams that were done",
+            m.upstream_tls_handshakes,
+        )?;
         out.counter("kinference_upstream_reuses", "Requests on a kept upstream connection", m.upstream_reuses)?;
         let lost = m.log_lines_dropped.saturating_add(self.status.log_lines_dropped);
         out.counter(

@@ -11,7 +11,7 @@
 //! Probes say whether an engine is there and has its model; they cannot say whether it completes requests. That is
 //! what reported failures are for: after five of them within ten seconds, unless the engine's own counter shows that it
 //! completes more than it fails, the endpoint is ejected for a growing time, then let back in on probation, where the
-//! next failure ejects it again. Busy (429, 503) is never a failure. Where everybody is ejected, requests go there all the
+//! next failure ejects it again. Busy (429, 503) is never a failure, nor is a 403, which may be about the request. Where everybody is ejected, requests go there all the
 //! same: a moment in which all engines stood still must not become an outage of our making.
 
 use std::time::Duration;
@@ -246,9 +246,15 @@ impl Health {
     /// A request failed there. `succeeded_total` is the engine's own count of requests that ended well, where known.
     pub(crate) fn failed(&mut self, now_us: u64, failure: Failure, succeeded_total: Option<f64>) {
         match failure {
-            Failure::Busy => return,
+            Failure::Busy | Failure::Forbidden => return,
             Failure::Connect | Failure::Reset => self.ask_probe(now_us),
-            Failure::FirstByteTimeout | Failure::IdleTimeout | Failure::BadAnswer | Failure::ServerError => {}
+            Failure::FirstByteTimeout
+            | Failure::IdleTimeout
+            | Failure::BadAnswer
+            | Failure::ServerError
+            | Failure::Tls(_)
+            | Failure::Redirect
+            | Failure::Unauthorized => {}
         }
         if self.state != State::Ready {
             return;

@@ -14,6 +14,8 @@ use config::source::cluster::{PodEndpoint, PodState, Pods};
 use config::{Auth, Credential, Secret, Snapshot};
 
 use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan, Withheld};
+use crate::quota::Metered;
+use crate::tls::Connector;
 
 /// Most endpoints of a plan: what the prefix index can tell apart.
 pub(crate) const ENDPOINTS_MAX: usize = config::limits::ENDPOINTS_MAX as usize;
@@ -32,7 +34,9 @@ struct Identity {
     backend: policy::Backend,
     /// The host as configured; of a pod its uid, as another pod may have its address.
     host: String,
-    address: SocketAddr,
+    /// `None` for a provider: it is one server however many addresses its name stands for from time to time.
+    address: Option<SocketAddr>,
+    port: u16,
     kind: String,
 }
 
@@ -119,7 +123,14 @@ impl Registry {
             Slot::Used { .. } | Slot::Resting { .. } => None,
         });
         if let Some(have) = have {
-            let spec = EndpointSpec { id: have.id, incarnation: have.incarnation, ..wanted.spec };
+            let mut spec = EndpointSpec { id: have.id, incarnation: have.incarnation, ..wanted.spec };
+            if let (Some(new), Some(old)) = (&mut spec.metered, &have.metered) {
+                // What is used of a limit outlives the limit.
+                new.quota = old.quota.clone();
+                if new.limits != old.limits {
+                    new.quota.limits_changed();
+                }
+            }
             if !same_terms(have, &spec) {
                 *have = Arc::new(spec);
             }
@@ -155,10 +166,10 @@ impl Registry {
     /// The address at which a provider is in use now.
     fn address_in_use(&self, provider: &Provider) -> Option<IpAddr> {
         self.slots.iter().find_map(|slot| match slot {
-            Slot::Used { identity, .. }
+            Slot::Used { identity, spec }
                 if identity.destination == provider.id && identity.backend == policy::Backend::External =>
             {
-                Some(identity.address.ip())
+                Some(spec.address.ip())
             }
             Slot::Used { .. } | Slot::Resting { .. } => None,
         })
@@ -181,9 +192,11 @@ fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
         && a.path_prefix == b.path_prefix
         && same_credential(a.credential.as_ref(), b.credential.as_ref())
         && a.model == b.model
+        && (a.address, &a.other_addresses) == (b.address, &b.other_addresses)
+        && a.tls == b.tls
         && a.in_flight_max == b.in_flight_max
-        && (a.timeouts.connect, a.timeouts.first_byte, a.timeouts.idle)
-            == (b.timeouts.connect, b.timeouts.first_byte, b.timeouts.idle)
+        && a.metered.as_ref().map(|metered| metered.limits) == b.metered.as_ref().map(|metered| metered.limits)
+        && a.timeouts == b.timeouts
         && a.unusable == b.unusable
         && a.withheld == b.withheld
 }
@@ -258,7 +271,8 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -
             destination: set.id.clone(),
             backend: policy::Backend::Local,
             host: place.host,
-            address: place.address,
+            address: Some(place.address),
+            port: place.address.port(),
             kind: format!("{model} @ {}", set.id),
         };
         // Of two pods at one address, as while one takes the place of the other, both are there.
@@ -273,13 +287,16 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -
             incarnation: 0,
             name: place.name,
             backend: policy::Backend::Local,
-            address: identity.address,
+            address: place.address,
+            other_addresses: Vec::new(),
+            tls: None,
             host_header: place.host_header,
             path_prefix: String::new(),
             credential: credential.clone(),
             model: model.to_owned(),
             kind: identity.kind.clone(),
             in_flight_max: set.limits.in_flight_per_endpoint_max,
+            metered: None,
             timeouts: EndpointTimeouts::default(),
             unusable: unusable.clone(),
             withheld: place.withheld,
@@ -289,11 +306,20 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -
     wanted
 }
 
-/// Providers answer from many addresses that change with every look-up; the one in use stays as long as it is named.
+/// Providers answer from many addresses that change with every look-up; the one in use stays as long as it is named, and the
+/// others are tried when it fails.
 fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresses) -> Option<Wanted> {
     let url = &provider.base_url;
     let found = addresses_of(&url.host, addresses);
     let ip = in_use.filter(|ip| found.contains(ip)).or_else(|| found.first().copied())?;
+    let others = found.iter().filter(|other| **other != ip).map(|other| SocketAddr::new(*other, url.port));
+    let (tls, untrusting) = match url.tls {
+        Tls::No => (None, None),
+        Tls::Yes => match Connector::new(&provider.tls) {
+            Ok(connector) => (Some(connector), None),
+            Err(why) => (None, Some(why)),
+        },
+    };
     let (credential, missing) = credential_header(provider.auth.as_ref());
     let unsupported = provider.never_reached();
     let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
@@ -305,7 +331,8 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         destination: provider.id.clone(),
         backend: policy::Backend::External,
         host: url.host.clone(),
-        address: SocketAddr::new(ip, url.port),
+        address: None,
+        port: url.port,
         kind: format!("provider {}", provider.id),
     };
     let spec = EndpointSpec {
@@ -313,19 +340,23 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         incarnation: 0,
         name: provider.id.name.clone(),
         backend: policy::Backend::External,
-        address: identity.address,
+        address: SocketAddr::new(ip, url.port),
+        other_addresses: others.collect(),
+        tls,
         host_header: if url.port == port_default { authority } else { format!("{authority}:{}", url.port) },
         path_prefix: url.path_prefix.clone(),
         credential,
         model: provider.id.to_string(),
         kind: identity.kind.clone(),
         in_flight_max: provider.limits.in_flight_max,
+        metered: Metered::new(provider.limits),
         timeouts: EndpointTimeouts {
             connect: Some(provider.timeouts.connect),
             first_byte: Some(provider.timeouts.first_byte),
             idle: Some(provider.timeouts.idle),
+            total: provider.timeouts.total,
         },
-        unusable: unsupported.map(String::from).or(missing),
+        unusable: unsupported.map(String::from).or(missing).or(untrusting),
         withheld: None,
     };
     Some(Wanted { identity, spec })

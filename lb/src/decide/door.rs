@@ -104,6 +104,7 @@ impl Decider {
             now_us: self.now_us,
             seed: self.request_id,
             tried: &[],
+            full: &[],
         };
         let mut knowledge = Knowledge {
             plan: &self.plan,

@@ -39,8 +39,8 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                     self.upstream_keeps = false;
                     return self.send_document(body).await;
                 }
-                Received::End => return self.cut_off(Cut::Reset).await,
-                Received::Silent => return self.cut_off(Cut::Silent).await,
+                Received::End | Received::Broken => return self.cut_off(Cut::Reset).await,
+                Received::Silent => return self.cut_off(self.patience.cut()).await,
                 Received::ClientGone => return End::ClientGone,
             };
         }
@@ -77,7 +77,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
     pub(super) async fn cut_off(&mut self, cut: Cut) -> End {
         let refused = Refused::Upstream(match cut {
             Cut::Reset => UpstreamError::Reset,
-            Cut::Silent => UpstreamError::Timeout,
+            Cut::Silent | Cut::Late => UpstreamError::Timeout,
             Cut::Garbled => UpstreamError::BadAnswer,
         });
         let mut body = Vec::new();

@@ -11,6 +11,7 @@ mod framing;
 mod stream;
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
@@ -18,11 +19,12 @@ use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
 use crate::http1::{BodyFraming, Name, ResponseHead};
-use crate::io::{Buf, Conn, Stop, until};
+use crate::io::{Buf, Stop, until};
 use crate::openai::Usage;
 use crate::openai::edit::UsageAsked;
 use crate::shard::Shard;
-use crate::upstream::Answer;
+use crate::tls::Transport;
+use crate::upstream::{Answer, Deadline};
 
 /// Longest document that is collected to be read; a longer one passes unread.
 const DOCUMENT_BYTES_MAX: usize = config::limits::RESPONSE_DOCUMENT_BYTES_MAX;
@@ -41,6 +43,27 @@ pub(crate) struct Presentation<'a> {
     pub(crate) after: After,
     /// The answer has no body (HEAD).
     pub(crate) head_only: bool,
+}
+
+/// How long the upstream may take.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Between two bytes.
+    pub(crate) idle: Duration,
+    /// For the whole answer.
+    pub(crate) deadline: Deadline,
+}
+
+impl Patience {
+    /// How long to wait for the next byte.
+    fn left(self) -> Duration {
+        self.deadline.within(self.idle)
+    }
+
+    /// What it is when no byte has come in that time.
+    fn cut(self) -> Cut {
+        if self.deadline.has_passed() { Cut::Late } else { Cut::Silent }
+    }
 }
 
 /// How it went.
@@ -87,6 +110,8 @@ pub(crate) enum Cut {
     Reset,
     /// Silence.
     Silent,
+    /// It took longer as a whole than it may.
+    Late,
     /// Bytes that are not HTTP.
     Garbled,
 }
@@ -97,7 +122,7 @@ pub(crate) async fn forward(
     client: &mut Client,
     answer: &mut Answer,
     shown: &Presentation<'_>,
-    idle_timeout: std::time::Duration,
+    patience: Patience,
     first_content: impl FnMut(u64),
 ) -> Forwarded {
     let Answer { conn, head, received } = answer;
@@ -110,7 +135,7 @@ pub(crate) async fn forward(
         client,
         conn,
         shown,
-        idle_timeout,
+        patience,
         source: Source::new(head.framing),
         upstream_keeps: head.keep_alive,
         sink: Sink::Nothing,
@@ -199,9 +224,9 @@ fn content_kind(head: &ResponseHead, bytes: &[u8]) -> Kind {
 struct Pass<'a, F> {
     shard: &'a Rc<Shard>,
     client: &'a mut Client,
-    conn: &'a mut Conn,
+    conn: &'a mut Transport,
     shown: &'a Presentation<'a>,
-    idle_timeout: std::time::Duration,
+    patience: Patience,
     source: Source,
     upstream_keeps: bool,
     sink: Sink,
@@ -222,8 +247,10 @@ struct Pass<'a, F> {
 /// What a receive brought.
 enum Received {
     Some(Buf),
-    /// The upstream closed.
+    /// The upstream closed in good order.
     End,
+    /// The connection broke.
+    Broken,
     Silent,
     ClientGone,
 }
@@ -231,11 +258,16 @@ enum Received {
 impl<F: FnMut(u64)> Pass<'_, F> {
     async fn receive(&mut self, buf: Buf) -> Received {
         let watch = self.conn.watch_shared();
-        watch.arm(self.idle_timeout);
+        watch.arm(self.patience.left());
         let before = buf.len();
-        match until(self.conn.recv(buf), Some(self.client.conn.watch()), &watch).await {
+        let received = match &mut *self.conn {
+            Transport::Plain(conn) => until(conn.recv(buf), Some(self.client.conn.watch()), &watch).await,
+            Transport::Tls(conn) => until(conn.recv(buf), Some(self.client.conn.watch()), &watch).await,
+        };
+        match received {
             Ok((Ok(_), buf)) if buf.len() > before => Received::Some(buf),
-            Ok(_) => Received::End,
+            Ok((Ok(_), _)) => Received::End,
+            Ok((Err(_), _)) => Received::Broken,
             Err(Stop::Gone) => Received::ClientGone,
             Err(Stop::TimedOut) => Received::Silent,
         }

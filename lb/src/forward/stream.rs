@@ -1,6 +1,6 @@
 //! Answers that pass as they come: each received buffer is sent at once.
 
-use std::pin::pin;
+use std::pin::Pin;
 
 use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
 use super::framing::{Sink, Source};
@@ -10,6 +10,7 @@ use crate::exchange::After;
 use crate::http1::Version;
 use crate::http1::chunked::push_chunk_head;
 use crate::io::{self, Buf, Out, SizeClass, Stop, until};
+use crate::tls::Transport;
 
 impl<F: FnMut(u64)> Pass<'_, F> {
     /// `received` is what came of the body already: as it came, or read already.
@@ -52,8 +53,8 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                     self.upstream_keeps = false;
                     Buf::default()
                 }
-                Received::End => return self.break_off(Cut::Reset).await,
-                Received::Silent => return self.break_off(Cut::Silent).await,
+                Received::End | Received::Broken => return self.break_off(Cut::Reset).await,
+                Received::Silent => return self.break_off(self.patience.cut()).await,
                 Received::ClientGone => return End::ClientGone,
             };
         }
@@ -68,14 +69,18 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         let watch = self.conn.watch_shared();
         let before = buf.len();
         // One receive for the whole silence: dropping it would lose what comes just then.
-        let mut receiving = pin!(self.conn.recv(buf));
-        let mut left = self.idle_timeout;
+        let mut receiving: Pin<Box<dyn Future<Output = _> + '_>> = match &mut *self.conn {
+            Transport::Plain(conn) => Box::pin(conn.recv(buf)),
+            Transport::Tls(conn) => conn.recv(buf),
+        };
+        let mut left = self.patience.left();
         loop {
             let wait = interval.min(left);
             watch.arm(wait);
             match until(receiving.as_mut(), Some(self.client.conn.watch()), &watch).await {
                 Ok((Ok(_), buf)) if buf.len() > before => return Received::Some(buf),
-                Ok(_) => return Received::End,
+                Ok((Ok(_), _)) => return Received::End,
+                Ok((Err(_), _)) => return Received::Broken,
                 Err(Stop::Gone) => return Received::ClientGone,
                 Err(Stop::TimedOut) => left -= wait,
             }
@@ -213,6 +218,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         let (message, code) = match cut {
             Cut::Reset => ("The endpoint closed the connection within the answer.", "upstream_reset"),
             Cut::Silent => ("The endpoint stopped answering within the answer.", "upstream_timeout"),
+            Cut::Late => ("The answer took longer than it may in all.", "upstream_timeout"),
             Cut::Garbled => ("The endpoint's answer is not valid HTTP/1.1.", "upstream_bad_answer"),
         };
         push_error_event(&mut event, self.shown.event_names, message, code);

@@ -2,10 +2,10 @@
 
 use std::io::{self, BufRead, IoSlice, Write};
 
-use rustls::ServerConnection;
+use rustls::Connection;
 
-use super::Acceptor;
-use super::certificate::names_of;
+use super::certificate::{Acceptor, names_of};
+use super::connector::Connector;
 use crate::io::{Buf, Out, SizeClass};
 
 /// Most plaintext that is encrypted before it is sent: three full records, which fit in one pooled buffer.
@@ -14,12 +14,13 @@ const SEAL_BYTES_MAX: usize = 3 * RECORD_BYTES_MAX;
 const RECORD_BYTES_MAX: usize = 16 << 10;
 /// Most pieces of an [`Out`] that are encrypted in one call.
 const SEAL_PIECES_MAX: usize = 64;
-/// The server's side of a session. Bounds: one received buffer of ciphertext waits to be decrypted, rustls holds at most one
+
+/// One side of a session. Bounds: one received buffer of ciphertext waits to be decrypted, rustls holds at most one
 /// unfinished record (64 KiB within a handshake) and the plaintext of one read, and at most [`SEAL_BYTES_MAX`] are encrypted
 /// by one [`Self::seal`].
 #[derive(Debug)]
 pub(super) struct Records {
-    session: ServerConnection,
+    session: Connection,
     /// Received, of which the first `opened` bytes have been given to the session.
     sealed: Buf,
     opened: usize,
@@ -32,14 +33,32 @@ pub(super) enum Opened {
     Some,
     /// More must be received first.
     Nothing,
-    /// The client has closed its side in good order.
+    /// The peer has closed its side in good order.
     End,
+}
+
+/// What working on the bytes at hand without taking data came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TakenIn {
+    /// There was no data in it.
+    All,
+    /// There is data to be taken, or the peer has ended its side.
+    Data,
 }
 
 impl Records {
     /// Of a connection that was just accepted.
     pub(super) fn new(acceptor: &Acceptor) -> io::Result<Self> {
-        Ok(Self { session: acceptor.session()?, sealed: Buf::default(), opened: 0 })
+        Ok(Self::of(acceptor.session()?.into()))
+    }
+
+    /// Of a connection that was just made.
+    pub(super) fn connecting(connector: &Connector) -> io::Result<Self> {
+        Ok(Self::of(connector.session()?.into()))
+    }
+
+    fn of(session: Connection) -> Self {
+        Self { session, sealed: Buf::default(), opened: 0 }
     }
 
     /// The handshake is not done.
@@ -47,7 +66,7 @@ impl Records {
         self.session.is_handshaking()
     }
 
-    /// There is something for the client.
+    /// There is something for the peer.
     pub(super) fn wants_write(&self) -> bool {
         self.session.wants_write()
     }
@@ -74,6 +93,27 @@ impl Records {
     /// Says that nothing more comes.
     pub(super) fn close(&mut self) {
         self.session.send_close_notify();
+    }
+
+    /// Works on what was received as far as there is no data in it.
+    pub(super) fn take_in(&mut self) -> io::Result<TakenIn> {
+        while self.has_no_data() {
+            if !self.has_sealed() {
+                return Ok(TakenIn::All);
+            }
+            self.open_some()?;
+        }
+        Ok(TakenIn::Data)
+    }
+
+    /// Nothing of what was received waits to be taken.
+    pub(super) fn is_drained(&mut self) -> bool {
+        self.has_no_data() && !self.has_sealed()
+    }
+
+    /// No data is decrypted, and the peer has not ended its side.
+    fn has_no_data(&mut self) -> bool {
+        matches!(self.session.reader().fill_buf(), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
     }
 
     /// Something received has not been given to the session yet.

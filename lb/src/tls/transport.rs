@@ -1,4 +1,4 @@
-//! A client connection, plain or TLS.
+//! A connection, of a client or to an upstream, plain or TLS.
 //!
 //! Whoever receives or sends matches on the two kinds: another layer of futures between would cost every plain connection
 //! some hundred bytes for its whole life. For the same reason those of the TLS side are boxed.
@@ -7,10 +7,11 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use super::connector::{Connector, TlsFault};
 use super::{Acceptor, TlsConn};
 use crate::io::{Conn, Watch, until};
 
-/// A client connection, plain or TLS.
+/// A connection, plain or TLS.
 #[derive(Debug)]
 pub(crate) enum Transport {
     /// Bytes as they are.
@@ -76,6 +77,24 @@ impl Transport {
             Ok(Ok(())) => Ok(Established::Tls),
             Ok(Err(_)) => Err(NotEstablished::Refused),
             Err(_) => Err(NotEstablished::TimedOut),
+        }
+    }
+
+    /// Our side of a TLS connection over one that was just made; ready when the handshake is done. A refusal has been told to
+    /// the server by an alert. The caller puts a bound on the time.
+    pub(crate) async fn connect(conn: Conn, connector: &Connector) -> Result<Self, TlsFault> {
+        let mut conn = Box::new(TlsConn::connected(conn, connector).map_err(|error| TlsFault::of(&error))?);
+        match conn.handshake().await {
+            Ok(()) => Ok(Self::Tls(conn)),
+            Err(error) => Err(TlsFault::of(&error)),
+        }
+    }
+
+    /// Whether there is something to be received now: bytes, the end, an error.
+    pub(crate) fn is_readable(&mut self) -> bool {
+        match self {
+            Self::Plain(conn) => conn.is_readable(),
+            Self::Tls(conn) => conn.is_readable(),
         }
     }
 

@@ -4,9 +4,10 @@ use std::{io, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
     time::timeout,
 };
+
+use crate::tls::Stream;
 
 /// Largest request head.
 const HEAD_BYTES_MAX: usize = 64 << 10;
@@ -60,13 +61,13 @@ impl From<io::Error> for ReadError {
 }
 
 pub(crate) struct Connection {
-    stream: TcpStream,
+    stream: Stream,
     /// Bytes read and not yet used: the next request.
     inbox: Vec<u8>,
 }
 
 impl Connection {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: Stream) -> Self {
         Self { stream, inbox: Vec::new() }
     }
 
@@ -214,18 +215,20 @@ impl Connection {
     pub(crate) async fn readable(&mut self) {
         if self.inbox.is_empty() {
             // An error means that the connection is over, which ends the wait as well.
-            let _ = self.stream.peek(&mut [0]).await;
+            let _ = self.stream.socket().peek(&mut [0]).await;
         }
     }
 
     pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.stream.write_all(bytes).await
+        self.stream.write_all(bytes).await?;
+        self.stream.flush().await
     }
 
     /// Sends every byte in a write, and with `TCP_NODELAY` mostly in a segment, of its own.
     pub(crate) async fn write_byte_wise(&mut self, bytes: &[u8]) -> io::Result<()> {
         for byte in bytes {
             self.stream.write_all(std::slice::from_ref(byte)).await?;
+            self.stream.flush().await?;
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -234,7 +237,7 @@ impl Connection {
     /// Closes with a TCP reset: the peer loses what it has not read yet.
     pub(crate) fn reset(self) {
         // When this fails the socket is gone already.
-        let _ = self.stream.set_zero_linger();
+        let _ = self.stream.socket().set_zero_linger();
     }
 }
 

@@ -19,6 +19,8 @@ mod record;
 mod serve;
 pub mod step;
 pub mod text;
+mod tls;
 
 pub use record::{Outcome, RequestRecord, Stats};
 pub use serve::{Embeddings, Engine, Settings};
+pub use tls::Tls;

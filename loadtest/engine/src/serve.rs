@@ -26,6 +26,7 @@ use crate::{
     pump::Pump,
     record::{Ledger, Outcome, RequestRecord, Stats},
     step::Parameters,
+    tls::{Stream, Tls},
 };
 
 /// How an engine is set up.
@@ -55,6 +56,8 @@ pub struct Settings {
     pub body_kept_bytes_max: usize,
     /// Connections open at a time; further ones are closed at once.
     pub connections_max: u64,
+    /// What TLS connections are accepted with; `None` for plain ones.
+    pub tls: Option<Tls>,
 }
 
 /// Whether the engine makes embeddings.
@@ -82,6 +85,7 @@ impl Default for Settings {
             records_max: 1024,
             body_kept_bytes_max: 64 << 10,
             connections_max: 16_384,
+            tls: None,
         }
     }
 }
@@ -93,6 +97,9 @@ impl Settings {
         Self { time_scale: 0.0, parameters, ..Self::default() }
     }
 }
+
+/// Longest TLS handshake.
+const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Standing rules at a time; older ones beyond this are dropped.
 const RULES_MAX: usize = 64;
@@ -246,6 +253,14 @@ async fn serve_connection(stream: TcpStream, number: u64, shared: Arc<Shared>) {
     let _open = OpenConnection(&shared.ledger);
     // Without it answers still are right, only slower.
     let _ = stream.set_nodelay(true);
+    let stream = match &shared.settings.tls {
+        None => Stream::Plain(stream),
+        // A client that does not come to an end with it is none.
+        Some(tls) => match tokio::time::timeout(HANDSHAKE_TIME_MAX, tls.accept(stream)).await {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(_)) | Err(_) => return,
+        },
+    };
     let mut connection = Connection::new(stream);
     loop {
         let request = match connection.next_request(shared.settings.keep_alive).await {

@@ -11,6 +11,7 @@
 //! [`Model`] takes one step at a time; [`Timeline`] puts the steps on a clock in microseconds.
 
 mod blocks;
+mod forecast;
 mod timeline;
 
 use std::collections::{HashSet, VecDeque};

@@ -28,8 +28,8 @@ pub(super) struct Reading {
 }
 
 impl Scraped {
-    pub(super) fn fresh(now_us: u64, scrape: &Scrape, sums: &Sums) -> Scraped {
-        let own_in_flight = f64::from(scrape.own_in_flight_at_scrape.unwrap_or(sums.in_flight));
+    pub(super) fn fresh(now_us: u64, scrape: &Scrape, sums: &Sums, of_peers: u32) -> Scraped {
+        let own_in_flight = f64::from(scrape.own_in_flight_at_scrape.unwrap_or(sums.in_flight)) + f64::from(of_peers);
         let (waiting, running) = (sane(scrape.waiting), sane(scrape.running));
         Scraped::Read(Reading {
             at_us: now_us,

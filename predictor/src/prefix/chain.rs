@@ -31,6 +31,7 @@ const LANE_TEXT: u64 = 0x7465_7874;
 const LANE_IDS: u64 = 0x6964_7300;
 const MARK_SEPARATOR: u64 = 0x7365_7000;
 const MARK_MEDIA: u64 = 0x6d65_6400;
+const TURN_END: u64 = 0x656e_6400;
 
 /// What must be equal before two prompts can share any block.
 #[derive(Clone, Copy, Debug)]
@@ -63,9 +64,23 @@ pub struct Chain {
     blocks: Vec<u64>,
     /// Bytes of the prompt up to the end of each block; never falls.
     ends_bytes: Vec<u32>,
+    /// Where turns end, the last ones, and at last where the prompt does.
+    turn_ends: Vec<TurnEnd>,
     /// Bytes of the block being filled; empty in a finished chain, kept for its allocation.
     partial: Vec<u8>,
 }
+
+/// A place between two turns of a prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnEnd {
+    /// Equal keys mean equal prompts up to there, however the blocks lie.
+    pub key: u64,
+    /// Bytes of the prompt up to there.
+    pub bytes: u32,
+}
+
+/// Turn ends kept of one prompt: the last ones, where the conversation may have been before.
+pub const TURN_ENDS_MAX: usize = 8;
 
 impl PartialEq for Chain {
     fn eq(&self, other: &Self) -> bool {
@@ -97,16 +112,24 @@ impl Chain {
         }
     }
 
+    /// The last places where a turn ends, in their order; the last one is the end of the prompt.
+    #[must_use]
+    pub fn turn_ends(&self) -> &[TurnEnd] {
+        &self.turn_ends
+    }
+
     /// Takes over the content of `other`, keeping the allocations of `self`.
     pub fn copy_from(&mut self, other: &Chain) {
         self.clear();
         self.blocks.extend_from_slice(&other.blocks);
         self.ends_bytes.extend_from_slice(&other.ends_bytes);
+        self.turn_ends.extend_from_slice(&other.turn_ends);
     }
 
     fn clear(&mut self) {
         self.blocks.clear();
         self.ends_bytes.clear();
+        self.turn_ends.clear();
         self.partial.clear();
     }
 }
@@ -142,7 +165,7 @@ const BLOCKS_BEFORE_GROWTH: usize = 32;
 /// Blocks grow to this many times the smallest size: 16 KiB.
 const GROWTH_MAX: usize = 64;
 /// A turn ends a block that has this many bytes: shorter turns share one with the next.
-const TURN_BYTES_MIN: usize = 64;
+pub const TURN_BYTES_MIN: usize = 64;
 
 /// Builds a [`Chain`] from a prompt that comes in pieces. However the text is split, the chain is the same.
 #[derive(Debug)]
@@ -205,6 +228,7 @@ impl ChainBuilder {
 
     /// Marks a change of structure here: the role of the message that follows, the start of a tool, an end of turn.
     pub fn separator(&mut self, tag: u8) {
+        self.end_turn();
         if self.sizes == Sizes::Growing && self.chain.partial.len() >= TURN_BYTES_MIN {
             self.seal_partial();
         }
@@ -214,8 +238,22 @@ impl ChainBuilder {
     /// The chain, its last partial block included.
     #[must_use]
     pub fn finish(mut self) -> Chain {
+        self.end_turn();
         self.seal_partial();
         self.chain
+    }
+
+    /// Notes the place, when there is anything new before it.
+    fn end_turn(&mut self) {
+        let bytes = self.chain.bytes().saturating_add(self.chain.partial.len() as u32);
+        if self.chain.turn_ends.last().map_or(0, |end| end.bytes) == bytes {
+            return;
+        }
+        if self.chain.turn_ends.len() == TURN_ENDS_MAX {
+            self.chain.turn_ends.remove(0);
+        }
+        let key = mix(self.parent, xxh3_64(&self.chain.partial), self.mark ^ TURN_END);
+        self.chain.turn_ends.push(TurnEnd { key, bytes });
     }
 
     fn enter(&mut self, lane: Lane) {

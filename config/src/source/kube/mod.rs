@@ -9,6 +9,7 @@
 //! in. A resource that is not served or not allowed is waited for, and told of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crds::Kind;
@@ -22,7 +23,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::cluster::{ClusterNews, Contact, Feedback, PodEndpoint, Pods, Settings};
-use crate::limits::{NAMESPACES_MAX, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
+use super::files::{FileState, secret_files};
+use crate::limits::{NAMESPACES_MAX, POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
 use crate::secret::Lookup;
 use crate::snapshot::{ResourceId, Snapshot};
 
@@ -155,6 +157,8 @@ struct Follower {
     /// What was last handed out.
     told_pods: Pods,
     told_refusal: Vec<Diagnostic>,
+    /// Files of credentials in force, and the state they had.
+    files: Vec<(PathBuf, Option<FileState>)>,
     generation: u64,
     dirty: Dirty,
     desk: Desk,
@@ -209,6 +213,7 @@ impl Follower {
             pods: BTreeMap::new(),
             told_pods: Pods::new(),
             told_refusal: Vec::new(),
+            files: Vec::new(),
             generation: 0,
             dirty: Dirty::default(),
             desk: Desk::default(),
@@ -229,7 +234,10 @@ impl Follower {
             }
         }
         let mut write = tokio::time::interval(WRITE_EVERY);
-        write.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(POLL);
+        for ticks in [&mut write, &mut look] {
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
         // Each turn is one piece of news; ends when nobody listens.
         loop {
             let due = self.dirty.due();
@@ -246,6 +254,7 @@ impl Follower {
                 () = until(due) => self.settle().await,
                 Some(written) = self.written.1.recv() => self.wrote(&written).await,
                 _ = write.tick() => { self.write(); true }
+                _ = look.tick() => { self.look_at_files(); true }
                 () = self.sender.closed() => false,
             };
             if !heard {
@@ -525,6 +534,7 @@ impl Follower {
         snapshot.generation = self.generation;
         (self.verdicts, self.good) = (verdicts, good);
         self.in_force = snapshot.clone();
+        self.files = secret_files(&snapshot).into_iter().map(|path| (path.clone(), FileState::of(&path))).collect();
         self.dirty.pods = true;
         self.tell_pods().await && self.sender.send(ClusterNews::Snapshot(Box::new(snapshot))).await.is_ok()
     }
@@ -549,6 +559,13 @@ impl Follower {
         }
         self.told_pods.clone_from(&pods);
         self.sender.send(ClusterNews::Pods(pods)).await.is_ok()
+    }
+
+    /// A credential's file that has changed is a change of the set.
+    fn look_at_files(&mut self) {
+        if self.files.iter().any(|(path, state)| FileState::of(path) != *state) {
+            self.dirty.set();
+        }
     }
 
     /// Begins the writes that are due, when it is this process that writes.

@@ -289,4 +289,26 @@ proptest! {
         }
         prop_assert_eq!(events, expected);
     }
+
+    #[test]
+    fn a_forecast_is_what_comes_when_blocks_are_plenty(
+        arrivals in prop::collection::vec(arrival(), 1..12),
+        elapsed_us in 0..20_000_u64,
+        prompt_tokens in 1..300_u32,
+    ) {
+        let mut timeline = Timeline::new(Parameters { blocks_max: 100_000, ..parameters() });
+        for (id, arrival) in (0..).zip(&arrivals) {
+            timeline.submit(request(id, id, arrival.prompt_tokens, arrival.output_tokens)).unwrap();
+        }
+        let mut events = Vec::new();
+        timeline.advance_to(elapsed_us, &mut events);
+        // Its prefix is the prompt of the first arrival.
+        let mut newcomer = request(99, 0, prompt_tokens, 1);
+        newcomer.blocks.truncate(arrivals[0].prompt_tokens as usize / 16);
+        let forecast_us = timeline.forecast_us(prompt_tokens, &newcomer.blocks, 100_000).unwrap();
+        timeline.submit(newcomer).unwrap();
+        let first_us = token_times(&run_to_end(&mut timeline), 99)[0] - elapsed_us;
+        prop_assert_eq!(forecast_us.round() as u64, first_us);
+        prop_assert_eq!(timeline.forecast_us(prompt_tokens, &[], 0), None);
+    }
 }

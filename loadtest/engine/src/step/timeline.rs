@@ -17,13 +17,15 @@ pub struct Timeline {
     model: Model,
     now_us: u64,
     step_end_us: Option<u64>,
+    /// Whether the step in progress was stretched.
+    stretched: bool,
     scratch: Vec<Event>,
 }
 
 impl Timeline {
     /// An idle engine at time 0.
     pub fn new(parameters: Parameters) -> Self {
-        Self { model: Model::new(parameters), now_us: 0, step_end_us: None, scratch: Vec::new() }
+        Self { model: Model::new(parameters), now_us: 0, step_end_us: None, stretched: false, scratch: Vec::new() }
     }
 
     /// The engine's state.
@@ -51,6 +53,13 @@ impl Timeline {
         self.model.abort(id)
     }
 
+    /// Microseconds until a prompt submitted now has its first token; `None` when that takes more than `steps_max` steps.
+    #[must_use]
+    pub fn forecast_us(&self, prompt_tokens: u32, blocks: &[u64], steps_max: u32) -> Option<f64> {
+        let step_left_us = self.step_end_us.map_or(0, |end_us| end_us.saturating_sub(self.now_us));
+        self.model.forecast_us(step_left_us, prompt_tokens, blocks, steps_max)
+    }
+
     /// When something happens next by itself: the end of the step in progress, or now when work waits for a step to
     /// begin. `None`: idle.
     pub fn next_us(&self) -> Option<u64> {
@@ -73,9 +82,19 @@ impl Timeline {
             let begun = self.model.begin_step(&mut self.scratch);
             self.stamp(events);
             let Some(duration_us) = begun else { break };
+            self.stretched = false;
             self.step_end_us = Some(self.now_us.saturating_add(whole_us(duration_us)));
         }
         self.now_us = self.now_us.max(to_us);
+    }
+
+    /// Makes the step in progress `factor` times as long, counted once: for engines that are slower than their model.
+    pub fn stretch_step(&mut self, factor: f64) {
+        if let (Some(end_us), false) = (self.step_end_us, self.stretched) {
+            let us = end_us.saturating_sub(self.now_us) as f64 * factor.max(0.0);
+            self.step_end_us = Some(self.now_us.saturating_add(whole_us(us)));
+            self.stretched = true;
+        }
     }
 
     fn stamp(&mut self, events: &mut Vec<Timed>) {

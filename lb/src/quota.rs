@@ -1,0 +1,300 @@
+//! What this process may ask of one provider, exact over all its threads: requests in flight, requests and tokens of a minute.
+//!
+//! The one value that data threads share and write. A provider's own limit is one number for all of us, so a share for each
+//! thread would either waste it or break it ([ADR 0013](../../docs/adr/0013-hosted-providers.md)). It costs nothing where no
+//! limit is written down; else a count, and for limits of a minute a lock that is held for some additions.
+//!
+//! A minute is the last sixty whole seconds and the one that runs: no sixty seconds, wherever they begin, hold more than the
+//! limit. Tokens are reserved when a request is sent and corrected when its answer tells; what an answer costs beyond its
+//! reservation may pass the limit, and the next requests wait for it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use config::snapshot::RateLimits;
+
+/// Whole seconds that count, and the one that runs.
+const SECONDS: usize = 61;
+
+/// The limits in force for one provider, and what is used of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Metered {
+    /// What is written down.
+    pub(crate) limits: RateLimits,
+    /// What is used; outlives changes of the limits.
+    pub(crate) quota: Arc<Quota>,
+}
+
+/// What is used of one provider's limits.
+#[derive(Debug, Default)]
+pub(crate) struct Quota {
+    in_flight: AtomicU32,
+    /// Until then no request has room in the minute, as far as is known, on the process clock.
+    full_until_us: AtomicU64,
+    minute: Mutex<Minute>,
+}
+
+/// What was begun in each of the last seconds.
+#[derive(Debug)]
+struct Minute {
+    seconds: [Second; SECONDS],
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Second {
+    /// Which one, on the process clock; a slot of a second long past is empty.
+    number: u64,
+    requests: u32,
+    tokens: u64,
+}
+
+impl Default for Minute {
+    fn default() -> Self {
+        Self { seconds: [Second::default(); SECONDS] }
+    }
+}
+
+/// There is no room for a request now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full;
+
+/// A request that was let through: in flight until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit {
+    quota: Arc<Quota>,
+    /// The second whose tokens it holds, and how many; `None` where tokens are not limited.
+    reserved: Option<(u64, u64)>,
+    in_flight: Counted,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Counted {
+    Yes,
+    No,
+}
+
+impl Metered {
+    /// `None` where nothing is limited.
+    pub(crate) fn new(limits: RateLimits) -> Option<Self> {
+        (limits != RateLimits::default()).then(|| Self { limits, quota: Arc::default() })
+    }
+
+    /// Whether it is known that no request has room now. Costs two reads of memory that is seldom written.
+    pub(crate) fn is_full(&self, now_us: u64) -> bool {
+        let Self { limits, quota } = self;
+        limits.in_flight_max.is_some_and(|max| quota.in_flight.load(Ordering::Relaxed) >= max)
+            || quota.full_until_us.load(Ordering::Relaxed) > now_us
+    }
+
+    /// Lets a request of about so many tokens through, or not. More tokens than the limit count as the limit: else such a
+    /// request could never be sent.
+    ///
+    /// # Errors
+    /// When a limit would be passed.
+    pub(crate) fn admit(&self, now_us: u64, tokens: u64) -> Result<Permit, Full> {
+        let Self { limits, quota } = self;
+        let mut permit = Permit { quota: quota.clone(), reserved: None, in_flight: Counted::No };
+        if let Some(max) = limits.in_flight_max {
+            let counted =
+                quota.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
+            counted.map_err(|_| Full)?;
+            permit.in_flight = Counted::Yes;
+        }
+        if limits.requests_per_minute.is_some() || limits.tokens_per_minute.is_some() {
+            let second = now_us / 1_000_000;
+            let tokens = limits.tokens_per_minute.map_or(0, |max| tokens.min(max));
+            let mut minute = quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
+            let used = minute.used(second);
+            if let Some(max) = limits.requests_per_minute
+                && used.requests >= max
+            {
+                let free_again = minute.room_for_a_request(second, max);
+                quota.full_until_us.store(free_again.saturating_mul(1_000_000), Ordering::Relaxed);
+                return Err(Full);
+            }
+            if limits.tokens_per_minute.is_some_and(|max| used.tokens.saturating_add(tokens) > max) {
+                return Err(Full);
+            }
+            let slot = minute.slot(second);
+            slot.requests += 1;
+            slot.tokens = slot.tokens.saturating_add(tokens);
+            permit.reserved = limits.tokens_per_minute.map(|_| (second, tokens));
+        }
+        Ok(permit)
+    }
+}
+
+impl Quota {
+    /// The limits have changed: what is known of them is void.
+    pub(crate) fn limits_changed(&self) {
+        self.full_until_us.store(0, Ordering::Relaxed);
+    }
+}
+
+impl Minute {
+    /// Requests and tokens of the minute that ends with `second`.
+    fn used(&self, second: u64) -> Second {
+        let counted = self.seconds.iter().filter(|slot| slot.number + SECONDS as u64 > second);
+        counted.fold(Second::default(), |sum, slot| Second {
+            number: second,
+            requests: sum.requests.saturating_add(slot.requests),
+            tokens: sum.tokens.saturating_add(slot.tokens),
+        })
+    }
+
+    /// The first second after `second` in which fewer than `max` requests count.
+    fn room_for_a_request(&self, second: u64, max: u32) -> u64 {
+        let later = (second + 1)..=(second + SECONDS as u64);
+        later.clone().find(|later| self.used(*later).requests < max).unwrap_or(*later.end())
+    }
+
+    fn slot(&mut self, second: u64) -> &mut Second {
+        let slot = &mut self.seconds[(second % SECONDS as u64) as usize];
+        // A thread that is late by a second finds its slot as it was.
+        if slot.number < second {
+            *slot = Second { number: second, ..Second::default() };
+        }
+        slot
+    }
+}
+
+impl Permit {
+    /// What the request came to in the end.
+    pub(crate) fn settle(&mut self, tokens: u64) {
+        let Some((second, reserved)) = &mut self.reserved else { return };
+        let mut minute = self.quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = &mut minute.seconds[(*second % SECONDS as u64) as usize];
+        if slot.number == *second {
+            slot.tokens = slot.tokens.saturating_sub(*reserved).saturating_add(tokens);
+            *reserved = tokens;
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        match self.in_flight {
+            Counted::Yes => _ = self.quota.in_flight.fetch_sub(1, Ordering::Relaxed),
+            Counted::No => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::sync::atomic::AtomicUsize;
+
+    const S: u64 = 1_000_000;
+
+    fn limits(requests: Option<u32>, tokens: Option<u64>, in_flight: Option<u32>) -> Metered {
+        let limits = RateLimits { requests_per_minute: requests, tokens_per_minute: tokens, in_flight_max: in_flight };
+        Metered::new(limits).unwrap()
+    }
+
+    #[test]
+    fn without_limits_nothing_is_counted() {
+        assert!(Metered::new(RateLimits::default()).is_none());
+    }
+
+    #[test]
+    fn a_request_is_in_flight_until_its_permit_is_dropped() {
+        let metered = limits(None, None, Some(2));
+        let first = metered.admit(0, 0).unwrap();
+        let _second = metered.admit(0, 0).unwrap();
+        assert!(metered.is_full(0) && metered.admit(0, 0).is_err());
+        drop(first);
+        assert!(!metered.is_full(0) && metered.admit(0, 0).is_ok());
+    }
+
+    #[test]
+    fn a_full_minute_has_room_again_when_its_first_second_has_passed() {
+        let metered = limits(Some(2), None, None);
+        assert!(metered.admit(10 * S, 0).is_ok() && metered.admit(12 * S, 0).is_ok());
+        assert!(!metered.is_full(13 * S), "nobody has asked yet");
+        assert!(metered.admit(13 * S, 0).is_err() && metered.is_full(13 * S));
+        assert!(metered.is_full(71 * S - 1) && metered.admit(71 * S - 1, 0).is_err());
+        assert!(!metered.is_full(71 * S) && metered.admit(71 * S, 0).is_ok());
+        assert!(metered.admit(72 * S, 0).is_err());
+    }
+
+    #[test]
+    fn tokens_are_reserved_and_settled() {
+        let metered = limits(None, Some(100), None);
+        let mut first = metered.admit(5 * S, 80).unwrap();
+        assert!(metered.admit(5 * S, 21).is_err() && !metered.is_full(5 * S), "a smaller one may have room");
+        first.settle(10);
+        assert!(metered.admit(6 * S, 90).is_ok());
+        first.settle(30);
+        assert!(metered.admit(7 * S, 1).is_err(), "what is settled twice counts once, and by the last word");
+        assert!(metered.admit(66 * S, 5).is_ok());
+    }
+
+    #[test]
+    fn a_request_larger_than_the_limit_takes_all_of_it() {
+        let metered = limits(None, Some(100), None);
+        assert!(metered.admit(0, 1_000).is_ok());
+        assert!(metered.admit(0, 1).is_err());
+    }
+
+    #[test]
+    fn a_raised_limit_is_in_force_at_once() {
+        let mut metered = limits(Some(1), None, None);
+        assert!(metered.admit(0, 0).is_ok() && metered.admit(0, 0).is_err() && metered.is_full(0));
+        metered.limits.requests_per_minute = Some(2);
+        metered.quota.limits_changed();
+        assert!(!metered.is_full(0) && metered.admit(0, 0).is_ok() && metered.admit(0, 0).is_err());
+    }
+
+    #[test]
+    fn threads_together_pass_no_limit() {
+        let metered = limits(Some(100), Some(1_000), Some(7));
+        let (let_through, in_flight, most) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        if let Ok(permit) = metered.admit(S, 10) {
+                            let now = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
+                            most.fetch_max(now, Ordering::SeqCst);
+                            let_through.fetch_add(1, Ordering::SeqCst);
+                            in_flight.fetch_sub(1, Ordering::SeqCst);
+                            drop(permit);
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(let_through.load(Ordering::SeqCst), 100);
+        assert!(most.load(Ordering::SeqCst) <= 7);
+        assert_eq!(metered.quota.in_flight.load(Ordering::SeqCst), 0);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn no_sixty_seconds_hold_more_than_the_limit(
+            requests_max in 1_u32..6,
+            gaps_us in proptest::collection::vec(0_u64..40 * S, 1..200),
+        ) {
+            let metered = limits(Some(requests_max), None, None);
+            let (mut now_us, mut let_through) = (0, Vec::new());
+            for gap_us in gaps_us {
+                now_us += gap_us;
+                let known_full = metered.is_full(now_us);
+                let admitted = metered.admit(now_us, 0).is_ok();
+                prop_assert!(!(known_full && admitted), "what is known to be full is");
+                if admitted {
+                    let_through.push(now_us);
+                }
+                let inside = let_through.iter().filter(|at| now_us - **at < 60 * S).count();
+                prop_assert!(inside <= requests_max as usize);
+                // Nor is anybody refused for what happened more than 61 seconds ago.
+                let counted = let_through.iter().filter(|at| now_us - **at < 61 * S).count();
+                prop_assert!(admitted || counted >= requests_max as usize);
+            }
+        }
+    }
+}
