@@ -462,6 +462,15 @@ pub fn comparable_name(name: &str) -> String {
     if name.contains("://") { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
+impl Tenant {
+    /// A tenant that nobody can call as.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn without_keys(id: ResourceId) -> Self {
+        let limits = RateLimits::default();
+        Self { id, key_sha256: Vec::new(), jwt: None, client_certificate_san: None, limits, priority: 0 }
+    }
+}
+
 impl Pool {
     /// Whether one of its destinations serves `name`.
     #[must_use]
