@@ -24,9 +24,9 @@ mod peers;
 pub use belief::EndpointBelief;
 use belief::Scraped;
 use ends::{End, Ends};
-pub use peers::{PEERS_MAX, PeerSums};
-use peers::Peers;
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
+use peers::Peers;
+pub use peers::{PEERS_MAX, PeerSums};
 
 /// What of one prompt is cached where. Reused from request to request.
 #[derive(Clone, Debug, Default)]

@@ -314,7 +314,8 @@ impl Kind {
     #[must_use]
     pub fn prefill_s(&self, scale: Scale, work: Work) -> f64 {
         let pairs = work.attention_x2() as f64 / 2.0;
-        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
+        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT
+            + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
         (scale.factor * own).max(1e-6)
     }
 

@@ -131,6 +131,7 @@ fn status() -> Status {
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
         contact: None,
+        balancers: None,
         certificates: CertificatesStatus::default(),
         log_lines_dropped: 0,
         facts: Arc::new(Facts {

@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+pub(crate) mod balancers;
 pub(crate) mod certificates;
 mod decisions;
 pub mod door;
@@ -38,6 +39,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
+use balancers::Balancers;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
@@ -75,6 +77,8 @@ pub(crate) struct Setup {
     pub drain_timeout: Duration,
     /// What is told about this process.
     pub facts: Facts,
+    /// Other balancers, and how they are heard.
+    pub balancers: Option<balancers::Options>,
     /// The certificates of TLS listeners.
     pub certificates: Vec<InUse>,
     /// Called once, when every endpoint is ready for the first time.
@@ -107,6 +111,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<Ended> {
 
 /// The state of the loop.
 struct Control {
+    balancers: Option<Balancers>,
     shards: Vec<ShardHandle>,
     registry: Registry,
     resolver: Resolver,
@@ -141,7 +146,9 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
+    let balancers = setup.balancers.map(|options| Balancers::start(options, setup.shards.clone())).transpose()?;
     let mut control = Control {
+        balancers,
         shards: setup.shards,
         registry: Registry::default(),
         resolver,
@@ -346,6 +353,9 @@ impl Control {
         for message in self.endpoints.follow(&plan) {
             self.tell(&message);
         }
+        if let Some(balancers) = &self.balancers {
+            balancers.follow(&plan);
+        }
         self.plan = Some(plan);
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
@@ -403,6 +413,7 @@ impl Control {
                 last_refusal: self.last_refusal.clone(),
             },
             contact: self.contact.clone(),
+            balancers: self.balancers.as_ref().map(Balancers::status),
             certificates: self.certificates.status(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),

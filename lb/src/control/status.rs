@@ -9,6 +9,7 @@ use config::source::cluster::Contact;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::balancers::BalancersStatus;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -55,6 +56,8 @@ pub(crate) struct Status {
     pub config: ConfigStatus,
     /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
     pub contact: Option<Contact>,
+    /// What is heard of other balancers; `None` when there are none.
+    pub balancers: Option<BalancersStatus>,
     pub certificates: CertificatesStatus,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
