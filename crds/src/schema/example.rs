@@ -54,6 +54,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("models", "[qwen-3.6, Qwen/Qwen3.6-27B]"),
     ("name", "qwen"),
     ("namespaces", "[default]"),
+    ("peers", "[\"balancers.kinference.svc:7946\"]"),
     ("names", "[qwen-3.6]"),
     ("negative", "[What is a contract?]"),
     ("none", "[pii]"),
