@@ -145,7 +145,7 @@ impl Checker {
         let Some(pattern) = schema.get("pattern").and_then(Value::as_str) else { return };
         let compiled = self.patterns.entry(pattern.to_owned()).or_insert_with(|| Regex::new(pattern).ok());
         if compiled.as_ref().is_some_and(|regex| !regex.is_match(text)) {
-            let message = format!("{} does not have the form of this field", node.describe());
+            let message = format!("{} does not have the form of this field", shown(node, path));
             let what = schema.get("x-expected").and_then(Value::as_str).map(str::to_owned);
             walk.push(node, Code::BadFormat, path, message, what.or(Some(format!("text matching {pattern}"))));
         }
@@ -166,7 +166,8 @@ impl Walk<'_> {
 
     fn wrong_type(&mut self, node: &Node, schema: &Value, path: &Path) {
         let what = expected(schema);
-        let message = format!("expected {what}, found {}", node.describe());
+        let message = format!("expected {what}, found {}", shown(node, path));
+        let may_show = !path.may_hold_secret();
         let scalar = matches!(node.content, Content::Integer(_) | Content::Float(_) | Content::Bool(_));
         let free_text =
             type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
@@ -182,8 +183,19 @@ impl Walk<'_> {
         let finding = Diagnostic::new(Code::WrongType, message)
             .at(path.to_string(), Some(place.in_file(&self.document.file)))
             .expected(what)
-            .suggest(quoted.or(listed).or(meant));
+            .suggest(quoted.or(listed).or(meant).filter(|_| may_show));
         self.findings.push(finding);
+    }
+}
+
+/// A value as a finding may show it: whoever writes a secret where its name or its hash belongs must not find it in a log.
+fn shown(node: &Node, path: &Path) -> String {
+    match (&node.content, path.may_hold_secret()) {
+        (Content::Text(_) | Content::Integer(_) | Content::Float(_), true) => {
+            "a value that is not shown, as it may be a secret".to_owned()
+        }
+        (Content::Text(_) | Content::Integer(_) | Content::Float(_), false)
+        | (Content::Null | Content::Bool(_) | Content::List(_) | Content::Mapping(_), _) => node.describe(),
     }
 }
 

@@ -19,6 +19,7 @@ use crate::node::{Content, Path, RawDocument};
 use crate::secret::Lookup;
 use crate::snapshot::{Destination, Pool, ResourceId, ResponseModel, Snapshot};
 
+mod classifiers;
 mod destinations;
 mod effect;
 mod lint;
@@ -259,6 +260,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, origin: Origin, findings: &mu
     }
     subjects::check_keys(&snapshot, checked, findings);
     subjects::check_certificates(&snapshot, checked, findings);
+    subjects::check_tokens(&snapshot, checked, findings);
     let policies: BTreeMap<&ResourceId, rules::Policy<'_>> = checked
         .iter()
         .filter_map(|c| match &c.document {
@@ -281,7 +283,9 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, origin: Origin, findings: &mu
     }
     if !findings.iter().any(|f| origin.is_fatal(f)) {
         lint::warn(&snapshot, &policies, findings);
+        classifiers::warn(checked, &snapshot, findings);
         effect::warn(checked, origin, findings);
+        effect::idle_priorities(&snapshot, checked, findings);
         if snapshot.pools.is_empty() && !checked.is_empty() {
             let message = "there is no InferencePool: every request is refused";
             findings.push(Diagnostic::new(Code::NothingServed, message));

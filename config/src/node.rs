@@ -85,7 +85,19 @@ pub enum Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<Step>);
 
+/// Fields below which people may write a secret by mistake.
+const SECRETIVE: [&str; 2] = ["auth", "apiKeys"];
+
 impl Path {
+    /// Whether a value there may be a secret that was written in the wrong place.
+    #[must_use]
+    pub fn may_hold_secret(&self) -> bool {
+        self.0.iter().any(|step| match step {
+            Step::Key(key) => SECRETIVE.contains(&key.as_str()),
+            Step::Index(_) => false,
+        })
+    }
+
     /// The path of a field below this one.
     #[must_use]
     pub fn key(&self, key: &str) -> Path {

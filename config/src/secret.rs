@@ -168,6 +168,9 @@ impl Lookup<'_> {
     /// Why it cannot be read.
     pub(crate) fn find_file(&self, file: &Path) -> Result<Arc<str>, String> {
         match self {
+            Lookup::Cluster { .. } if proves_this_process(file) => {
+                Err(format!("the file {} is this process's own", file.display()))
+            }
             Lookup::Process { .. } | Lookup::Cluster { .. } => read_bounded(file, AUTHORITIES_BYTES_MAX)
                 .map(Arc::from)
                 .map_err(|error| format!("the file {} cannot be read: {error}", file.display())),

@@ -31,7 +31,7 @@ use crate::value::Duration;
     ],
 ]))]
 pub struct InferenceClassifierSpec {
-    /// What it looks for. `Examples` and `HTTP` are not in this version (K0112).
+    /// What it looks for. `HTTP` is not in this version (K0112).
     #[serde(rename = "type")]
     pub classifier: ClassifierType,
     /// PII only: the kinds looked for. Absent: e-mail addresses, telephone numbers, payment and bank numbers, numbers of persons

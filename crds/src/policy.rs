@@ -290,6 +290,9 @@ pub struct Route {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub select: Option<Vec<SelectStep>>,
+    /// Where requests wait when `exclude` and limits have dropped every candidate. Absent: they are refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
     /// Which requests go the same way where steps of `select` have a `weight`.
     #[serde(default)]
     pub split_by: SplitBy,
@@ -303,6 +306,23 @@ pub struct Route {
         "a name is here twice in upstreamHeaders"
     ]]))]
     pub upstream_headers: Vec<UpstreamHeader>,
+}
+
+/// A queue in the gateway. Whose tenant has the higher `priority` goes first; tenants of one priority get equal shares of tokens.
+/// Each data thread has a queue of its own, and looks at it whenever one of its requests ends and every 20 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Queue {
+    /// Longest wait, 1ms to 10m; then the request is decided once more, and refused if still nobody can take it.
+    pub max_wait: Duration,
+    /// Most requests that wait under this rule, over all data threads; one more is refused at once.
+    #[serde(default = "queue_length")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_length: u32,
+}
+
+fn queue_length() -> u32 {
+    1_000
 }
 
 /// Which requests of a split go the same way, as long as nothing is full, down or written anew.

@@ -6,6 +6,7 @@ use policy::{Api, Backend};
 use predictor::fleet::{self, Ended};
 
 use crate::body::Message;
+use crate::charge;
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::error::UpstreamError;
@@ -73,7 +74,7 @@ pub(crate) async fn make<'p>(
     message: &mut Message,
     mut choice: Choice<'p>,
     turn: fleet::Attempt,
-    record: &Record<'p>,
+    record: &mut Record<'p>,
 ) -> Attempted<'p> {
     let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
     let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
@@ -99,6 +100,8 @@ pub(crate) async fn make<'p>(
         Ok(answer) => answer,
         Err(NoAnswer::ClientGone) => {
             flight.end(Ended::Aborted);
+            charge::begun(routed, &choice, record);
+            record.entry.cost = charge::cost(routed, &choice, &flight, record);
             return Attempted::ClientGone;
         }
         Err(NoAnswer::Failed(error)) => {
@@ -107,6 +110,7 @@ pub(crate) async fn make<'p>(
         }
         Err(NoAnswer::Lost(error)) => {
             failed(&mut flight, error);
+            charge::begun(routed, &choice, record);
             return Attempted::Lost(error);
         }
     };

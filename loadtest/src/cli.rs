@@ -14,8 +14,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
-    Embeddings, Engine, Settings, Tls,
+    Embeddings, Engine, KvEvents, Settings, Tls,
     fault::Fault,
+    kv_events::Stream,
     step::{Parameters, PrefixCaching, StepCost},
 };
 
@@ -80,6 +81,15 @@ struct EngineArgs {
     /// Requests kept for GET /debug/requests; 0 is fastest.
     #[arg(long, default_value_t = Settings::default().records_max)]
     records: usize,
+    /// Publish KV-cache events here, as vLLM does (ZeroMQ); for one --listen.
+    #[arg(long, value_name = "ADDR")]
+    kv_events: Option<SocketAddr>,
+    /// Tell KV-cache events again here.
+    #[arg(long, value_name = "ADDR", requires = "kv_events")]
+    kv_replay: Option<SocketAddr>,
+    /// Topic of KV-cache events.
+    #[arg(long, default_value = "kv@")]
+    kv_topic: String,
     /// Speak HTTPS with this certificate chain (PEM), as hosted APIs do.
     #[arg(long, requires = "tls_key", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -281,6 +291,12 @@ impl EngineArgs {
             embeddings: if self.embeddings { Embeddings::Served } else { Embeddings::NotFound },
             faults: self.fault.clone(),
             records_max: self.records,
+            kv_events: self.kv_events.map(|stream| KvEvents {
+                stream: Stream::Bind(stream),
+                replay: self.kv_replay,
+                topic: self.kv_topic.clone(),
+                ..KvEvents::default()
+            }),
             ..Settings::default()
         }
     }

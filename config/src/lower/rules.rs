@@ -8,12 +8,13 @@ use policy::rule::{Exclude, ExcludeScope};
 use policy::signal::WINDOW_S_MAX;
 use policy::{
     Action, Api, Backend, Code, Consider, Deny, Diagnostic, DropCondition, HeaderCondition, HeaderTest, Match,
-    Minimize, Mode, NumberRange, Parameter, Pattern, PoolDestination, Ranking, Rewrite, Route, Rule, SelectStep,
+    Minimize, Mode, NumberRange, Parameter, Pattern, PoolDestination, Queue, Ranking, Rewrite, Route, Rule, SelectStep,
     Signal, SplitBy, Streaming, TagCondition, UpstreamHeader,
 };
 
 use super::Checked;
 use crate::check::nearest;
+use crate::limits::QUEUE_WAIT;
 use crate::node::Path;
 use crate::snapshot::{DestinationKind, Snapshot};
 
@@ -166,6 +167,14 @@ impl<'d> Policy<'d> {
         for (i, step) in route.select.iter().flatten().enumerate() {
             let path = path.key("select").index(i).key("names");
             self.check_names(&path, step.names.as_ref(), Some(backend(step.backend)), snapshot, findings);
+        }
+        if let Some(queue) = &route.queue {
+            let (low, high) = QUEUE_WAIT;
+            if queue.max_wait.0 < low || queue.max_wait.0 > high {
+                let message = format!("the wait {} is not between {low:?} and {high:?}", queue.max_wait);
+                let path = path.key("queue").key("maxWait");
+                findings.push(self.document.finding(Code::OutOfRange, &path, message));
+            }
         }
         for rewrite in rewrites(route) {
             if let (Some(least), Some(most)) = (rewrite.at_least, rewrite.at_most)
@@ -360,6 +369,7 @@ fn bind_route(route: &wire::Route, pool: &[PoolDestination]) -> Route {
         consider: consider.collect(),
         exclude: route.exclude.iter().map(|e| bind_exclude(e, pool)).collect(),
         select,
+        queue: route.queue.map(|queue| Queue { wait_max: queue.max_wait.0, length_max: queue.max_length }),
         split_by: match route.split_by {
             wire::SplitBy::Conversation => SplitBy::Conversation,
             wire::SplitBy::Tenant => SplitBy::Tenant,

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use config::source::cluster::{Counts, Feedback};
-use tokio::sync::mpsc;
 
 use super::journal;
+use super::kv::{Keys, KvOrders, KvStatus, Streams};
 use super::registry::same_credential;
 use super::status::EndpointStatus;
-use super::watch::{Orders, Seen, Sighting, Verdict, Watch};
+use super::watch::{Orders, Outlets, Seen, Sighting, Verdict, Watch};
 use crate::clock_us;
 use crate::mailbox::{Failure, Readiness, Scrape, ToShard};
 use crate::plan::{EndpointId, EndpointSpec, Plan};
@@ -51,19 +51,20 @@ struct Entry {
     scraped_us: Option<u64>,
     scrape_error: Option<String>,
     scrapes_failed: u64,
+    kv_events: Option<KvStatus>,
 }
 
 /// All endpoints, by number.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     entries: Vec<Option<Entry>>,
-    sightings: mpsc::Sender<Sighting>,
+    outlets: Outlets,
 }
 
 impl Endpoints {
-    /// None yet; their tasks will send to `sightings`.
-    pub(crate) fn new(sightings: mpsc::Sender<Sighting>) -> Self {
-        Self { entries: Vec::new(), sightings }
+    /// None yet; their tasks will send to `outlets`.
+    pub(crate) fn new(outlets: Outlets) -> Self {
+        Self { entries: Vec::new(), outlets }
     }
 
     /// Takes over a plan: ends what watched endpoints that are gone, starts watching new ones, leaves the others alone.
@@ -97,8 +98,9 @@ impl Endpoints {
             if usable_as_before {
                 if !watched_as_before && had.watch.is_some() {
                     // Asked anew, and what is known holds until the answer.
-                    had.watch = Some(Watch::start(spec, orders.clone(), &self.sightings));
+                    had.watch = Some(Watch::start(spec, orders.clone(), &self.outlets));
                     had.orders = orders;
+                    had.kv_events = None;
                 }
                 return had;
             }
@@ -106,7 +108,7 @@ impl Endpoints {
             journal::info("endpoint added", &[("endpoint", &spec.name), ("address", &spec.address)]);
         }
         let (watch, why) = match &spec.unusable {
-            None => (Some(Watch::start(spec, orders.clone(), &self.sightings)), String::from("not asked yet")),
+            None => (Some(Watch::start(spec, orders.clone(), &self.outlets)), String::from("not asked yet")),
             Some(why) => {
                 journal::warn("endpoint cannot be used", &[("endpoint", &spec.name), ("why", why)]);
                 (None, why.clone())
@@ -121,6 +123,7 @@ impl Endpoints {
             scraped_us: None,
             scrape_error: None,
             scrapes_failed: 0,
+            kv_events: None,
         }
     }
 
@@ -166,6 +169,14 @@ impl Endpoints {
         Some(entry.message(news))
     }
 
+    /// Takes in what is told of an endpoint's event stream.
+    pub(crate) fn kv_status(&mut self, endpoint: EndpointId, incarnation: u64, status: KvStatus) {
+        let entry = self.entries.get_mut(endpoint.index()).and_then(Option::as_mut);
+        if let Some(entry) = entry.filter(|entry| entry.spec.incarnation == incarnation) {
+            entry.kv_events = Some(status);
+        }
+    }
+
     /// Whether there are so many endpoints, and all that can be used are ready.
     pub(crate) fn all_ready(&self, at_least: usize) -> bool {
         let usable = || self.entries.iter().flatten().filter(|e| e.watch.is_some() && e.spec.withheld.is_none());
@@ -180,7 +191,7 @@ impl Endpoints {
                     "the watch over an endpoint broke and is started anew",
                     &[("endpoint", &entry.spec.name)],
                 );
-                entry.watch = Some(Watch::start(&entry.spec, entry.orders.clone(), &self.sightings));
+                entry.watch = Some(Watch::start(&entry.spec, entry.orders.clone(), &self.outlets));
             }
         }
     }
@@ -269,6 +280,7 @@ impl Entry {
             scrape_age_us: self.scraped_us.map(|at| now_us.saturating_sub(at)),
             scrape_error: self.scrape_error.clone(),
             scrapes_failed: self.scrapes_failed,
+            kv_events: self.kv_events.clone(),
         }
     }
 }
@@ -281,5 +293,13 @@ fn orders(plan: &Plan, spec: &EndpointSpec) -> Option<Orders> {
         models: set.models.iter().map(|model| model.upstream_name.clone()).collect(),
         metrics_path: set.metrics.path.clone(),
         metrics_interval: set.metrics.interval,
+        kv_events: set.kv_events.as_ref().map(|events| KvOrders {
+            model: spec.model.clone(),
+            streams: events.listen.map_or(Streams::Connect(events.port), Streams::Await),
+            ranks: events.ranks,
+            topic: events.topic.clone(),
+            replay_port: events.replay_port,
+            keys: if set.tokenizer.is_some() { Keys::Exact } else { Keys::Unmatched },
+        }),
     })
 }

@@ -16,6 +16,8 @@ mod exposition;
 mod fetch;
 mod health;
 pub(crate) mod journal;
+mod keys;
+mod kv;
 mod learn;
 mod models;
 mod page;
@@ -25,6 +27,7 @@ mod resolve;
 mod scrape;
 pub(crate) mod source;
 pub(crate) mod status;
+mod tokenizers;
 mod watch;
 
 use std::io;
@@ -43,15 +46,20 @@ use balancers::Balancers;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
+use keys::Keys;
+use kv::{KvNews, KvWhat};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
 use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
 
+use tokenizers::Tokenizers;
+pub(crate) use tokenizers::load as load_tokenizer;
+
 use crate::clock_us;
-use crate::mailbox::{FromShard, ShardHandle, ToShard};
-use crate::plan::Plan;
+use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
+use crate::plan::{Accounts, Plan};
 use crate::tags::Tagger;
 
 /// Messages from tasks of the control thread that wait for its loop.
@@ -116,7 +124,11 @@ struct Control {
     registry: Registry,
     resolver: Resolver,
     endpoints: Endpoints,
+    outbox: kv::Outbox,
     certificates: Certificates,
+    tokenizers: Tokenizers,
+    keys: Keys,
+    accounts: Accounts,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
@@ -136,6 +148,7 @@ struct Control {
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
+    let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
@@ -143,6 +156,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (feedback, told_back) = latest::channel(Feedback::default());
     let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
+    let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
@@ -152,8 +167,12 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         shards: setup.shards,
         registry: Registry::default(),
         resolver,
-        endpoints: Endpoints::new(sightings),
+        endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
+        outbox: kv::Outbox::default(),
         certificates,
+        tokenizers,
+        keys,
+        accounts: Accounts::default(),
         plan: None,
         in_force_since: None,
         refusals: 0,
@@ -176,6 +195,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let mut reopen_too = signal(SignalKind::user_defined1())?;
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweep = interval(kv::SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -186,7 +207,19 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
             }
             Some(sighting) = sighted.recv() => control.sighting(sighting),
+            Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
+            _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = read_tokenizers.recv() => {
+                if control.tokenizers.take(found) {
+                    control.replan();
+                }
+            }
+            Some(found) = found_keys.recv() => {
+                if control.keys.take(found) {
+                    control.tell_keys();
+                }
+            }
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -260,6 +293,7 @@ impl Control {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
             FromShard::Log(lines) => self.access_log.write(lines),
+            FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
         }
     }
@@ -273,6 +307,7 @@ impl Control {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
+                self.tokenizers.want(&snapshot);
                 let generation = snapshot.generation;
                 self.put_in_force(snapshot);
                 self.in_force_since = Some(SystemTime::now());
@@ -327,6 +362,15 @@ impl Control {
         }
     }
 
+    fn tell_keys(&self) {
+        let ring = self.keys.ring();
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Keys(ring.clone())).is_err() {
+                journal::error("a data thread is stuck and misses the keys of issuers", &[("thread", &index)]);
+            }
+        }
+    }
+
     /// The same snapshot with what has been found out about names and restarts since.
     fn replan(&mut self) {
         if let Some(plan) = &self.plan {
@@ -343,7 +387,13 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, ..planned.plan });
+        let exact = self.tokenizers.in_force(&planned.plan.snapshot);
+        let accounts = self.accounts.of(&planned.plan.snapshot);
+        let plan = Arc::new(Plan { taggers, exact, accounts, ..planned.plan });
+        // Before the plan, so that the data threads have at least heard of every source.
+        if self.keys.follow(&plan.snapshot) {
+            self.tell_keys();
+        }
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Plan(plan.clone())).is_err() {
                 journal::error("a data thread is stuck and misses a configuration", &[("thread", &index)]);
@@ -385,9 +435,18 @@ impl Control {
         }
     }
 
+    fn cache_news(&mut self, news: KvNews) {
+        let KvNews { endpoint, incarnation, what } = news;
+        match what {
+            KvWhat::Status(status) => self.endpoints.kv_status(endpoint, incarnation, status),
+            KvWhat::Cache(what) => self.outbox.push(CacheNews { endpoint, incarnation, what }),
+        }
+    }
+
     fn tick(&mut self) {
         self.endpoints.mend();
         self.tell_source();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
@@ -415,6 +474,9 @@ impl Control {
             contact: self.contact.clone(),
             balancers: self.balancers.as_ref().map(Balancers::status),
             certificates: self.certificates.status(),
+            tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
+            keys: self.keys.status(),
+            cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

@@ -5,12 +5,14 @@ use std::time::SystemTime;
 use config::source::cluster::Contact;
 use hyper::StatusCode;
 use policy::Diagnostic;
-use predictor::fleet::EndpointBelief;
+use predictor::fleet::{EndpointBelief, Evidence};
 use predictor::ttft::Basis;
 use serde_json::{Value, json};
 
+use super::kv::{Keys, KvStatus};
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
 use crate::mailbox::Readiness;
 use crate::time::rfc3339;
 
@@ -102,9 +104,20 @@ pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
             Phase::Draining => "draining",
         },
         "stuckThreads": reports.stuck,
+        "tokenizers": status.tokenizers.iter().map(of_tokenizer).collect::<Vec<_>>(),
         "endpoints": list,
     });
     format!("{body}\n")
+}
+
+/// How the prompts of a worker set with a tokenizer are told.
+fn of_tokenizer((worker_set, state): &(String, State)) -> Value {
+    let (prompts, why) = match state {
+        State::Loading => ("bytes", Some("the tokenizer is being read")),
+        State::Exact(why) => ("tokens", why.as_deref()),
+        State::Unusable(why) => ("bytes", Some(why.as_str())),
+    };
+    json!({ "workerSet": worker_set, "promptsBy": prompts, "why": why })
 }
 
 fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
@@ -129,7 +142,32 @@ fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
         "idleConnections": of_shards().map(|report| u64::from(report.idle_connections)).sum::<u64>(),
         "scrapeAgeSeconds": endpoint.scrape_age_us.map(seconds),
         "scrapeError": endpoint.scrape_error,
+        "kvEvents": endpoint.kv_events.as_ref().map(of_kv_events),
         "belief": belief.map(of_belief),
+    })
+}
+
+fn of_kv_events(events: &KvStatus) -> Value {
+    let counts = &events.counts;
+    json!({
+        "state": events.state.as_str(),
+        "forSeconds": seconds(crate::clock_us().saturating_sub(events.since_us)),
+        "why": events.why,
+        "overlapBy": match events.keys {
+            Keys::Exact => "tokens",
+            Keys::Unmatched => "bytes",
+        },
+        "blocks": events.blocks,
+        "blockTokens": events.block_tokens,
+        "messages": counts.batches,
+        "messagesLost": counts.lost,
+        "messagesUnreadable": counts.unreadable,
+        "replays": events.replays,
+        "blocksStored": counts.stored,
+        "blocksRemoved": counts.removed,
+        "blocksWithoutPlace": counts.orphans + counts.overflowed,
+        "clears": counts.clears,
+        "restarts": counts.restarts,
     })
 }
 
@@ -142,6 +180,11 @@ fn of_belief(belief: &EndpointBelief) -> Value {
         "kvCapacityTokens": belief.kv_capacity_tokens,
         "scrapeAgeSeconds": belief.scrape_age_us.map(seconds),
         "blocksHeld": belief.blocks_held,
+        "overlapBy": match belief.evidence {
+            Evidence::Record => "record",
+            Evidence::Corrected => "record and events",
+            Evidence::Events => "events",
+        },
         "overlapTrust": belief.overlap_trust_ratio,
         "slowness": belief.slowness_ratio,
         "prefillTokensPerSecond": belief.prefill_tokens_per_s,

@@ -10,6 +10,9 @@ use policy::Diagnostic;
 use tokio::sync::oneshot;
 
 use super::balancers::BalancersStatus;
+use super::keys::KeysStatus;
+use super::kv::KvStatus;
+use super::tokenizers;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -59,6 +62,12 @@ pub(crate) struct Status {
     /// What is heard of other balancers; `None` when there are none.
     pub balancers: Option<BalancersStatus>,
     pub certificates: CertificatesStatus,
+    /// Worker sets that name a tokenizer, and what became of it.
+    pub tokenizers: Vec<(String, tokenizers::State)>,
+    /// The keys of token issuers, and readings of them that failed since the start.
+    pub keys: (Vec<KeysStatus>, u64),
+    /// Sweeps of cache news that data threads missed.
+    pub cache_sweeps_lost: u64,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
@@ -102,4 +111,6 @@ pub(crate) struct EndpointStatus {
     pub scrape_error: Option<String>,
     /// Reads that failed since it is known.
     pub scrapes_failed: u64,
+    /// Its event stream, when it is listened to.
+    pub kv_events: Option<KvStatus>,
 }

@@ -1,10 +1,10 @@
 //! A gateway process with files of its own, found through what it prints, ended when dropped.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -96,6 +96,7 @@ impl Setup {
 pub(crate) struct Gateway {
     child: Child,
     said: Arc<Said>,
+    printed: Arc<Said>,
     folder: TempDir,
     /// Where requests go.
     pub(crate) address: SocketAddr,
@@ -103,7 +104,7 @@ pub(crate) struct Gateway {
     pub(crate) admin: SocketAddr,
 }
 
-/// The lines that it wrote to stderr.
+/// The lines that it wrote to stderr, or to stdout.
 #[derive(Debug, Default)]
 struct Said {
     lines: Mutex<Vec<String>>,
@@ -111,10 +112,10 @@ struct Said {
 }
 
 impl Said {
-    fn listen(self: &Arc<Self>, stderr: ChildStderr) {
+    fn listen(self: &Arc<Self>, output: impl Read + Send + 'static) {
         let said = Arc::clone(self);
         std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
                 said.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
                 said.more.notify_all();
             }
@@ -176,13 +177,14 @@ impl Gateway {
     }
 
     fn run(mut command: Command, folder: TempDir, endpoints: usize) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let said = Arc::<Said>::default();
+        let (said, printed) = (Arc::<Said>::default(), Arc::<Said>::default());
+        printed.listen(child.stdout.take().unwrap());
         said.listen(child.stderr.take().unwrap());
         let address = address_in(&said.wait_for(&["msg=listening "]));
         let admin = address_in(&said.wait_for(&["msg=\"admin server listening\""]));
-        let gateway = Self { child, said, folder, address, admin };
+        let gateway = Self { child, said, printed, folder, address, admin };
         if endpoints > 0 {
             gateway.wait_for_endpoints(endpoints);
         }
@@ -227,6 +229,12 @@ impl Gateway {
     #[allow(dead_code, reason = "for tests that collect findings")]
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Everything on stdout so far.
+    #[allow(dead_code, reason = "for tests that look for what must not be told")]
+    pub(crate) fn printed(&self) -> Vec<String> {
+        self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Every line of the access log so far.
