@@ -221,9 +221,9 @@ pub struct Kubernetes {
     /// Whether resources come from there; with `resources` it is an error.
     #[serde(default)]
     pub enabled: bool,
-    /// Namespaces that are watched; empty: all.
+    /// Namespaces that are watched, each by six watches; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(length(min = 1)))]
+    #[schemars(length(max = 64), inner(length(min = 1)))]
     pub namespaces: Vec<String>,
     /// A kubeconfig file; empty: the pod's service account, else the usual places.
     #[serde(default)]

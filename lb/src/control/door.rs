@@ -51,6 +51,13 @@ pub fn scraped(text: &[u8]) -> Scraped {
     }
 }
 
+/// What another balancer might say, signed, read and written again without its signature; nothing for what tells of no
+/// endpoint, `None` for what is refused.
+#[must_use]
+pub fn balancer_told(said: &[u8]) -> Option<Vec<u8>> {
+    super::balancers::reread(said)
+}
+
 /// What an engine's list of models is made into.
 #[derive(Debug)]
 pub struct Learned {

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::cluster::{ClusterNews, Contact, Feedback, PodEndpoint, Pods, Settings};
 use super::files::{FileState, secret_files};
-use crate::limits::{NAMESPACES_MAX, POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
+use crate::limits::{POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
 use crate::secret::Lookup;
 use crate::snapshot::{ResourceId, Snapshot};
 
@@ -99,7 +99,10 @@ async fn client(settings: &Settings) -> Result<(Client, String), String> {
             let config = kube::Config::from_custom_kubeconfig(file, &options).await;
             config.map_err(|error| format!("{}: {error}", path.display()))?
         }
-        None => kube::Config::infer().await.map_err(|error| error.to_string())?,
+        None => match kube::Config::incluster() {
+            Ok(config) => config,
+            Err(_) => kube::Config::infer().await.map_err(|error| error.to_string())?,
+        },
     };
     let mut config = config;
     // Attempts are this source's business: each must be seen to be told of.
@@ -159,6 +162,8 @@ struct Follower {
     told_refusal: Vec<Diagnostic>,
     /// Files of credentials in force, and the state they had.
     files: Vec<(PathBuf, Option<FileState>)>,
+    /// What went beyond a bound, and was told.
+    beyond: BTreeMap<&'static str, usize>,
     generation: u64,
     dirty: Dirty,
     desk: Desk,
@@ -214,6 +219,7 @@ impl Follower {
             told_pods: Pods::new(),
             told_refusal: Vec::new(),
             files: Vec::new(),
+            beyond: BTreeMap::new(),
             generation: 0,
             dirty: Dirty::default(),
             desk: Desk::default(),
@@ -224,7 +230,6 @@ impl Follower {
     /// Runs until nobody listens.
     async fn run(mut self) {
         let mut namespaces = self.settings.namespaces.clone();
-        namespaces.truncate(NAMESPACES_MAX);
         if namespaces.is_empty() {
             namespaces.push(String::new());
         }
@@ -400,6 +405,19 @@ impl Follower {
         told && self.contact().await
     }
 
+    /// Tells when there is more of something than is followed; `false` when nobody listens any more.
+    async fn within(&mut self, what: &'static str, count: usize, most: usize) -> bool {
+        if count <= most {
+            self.beyond.remove(what);
+            return true;
+        }
+        if self.beyond.insert(what, count) == Some(count) {
+            return true;
+        }
+        self.note(format!("there are {count} {what}; {most} are followed, the others are as if they were not there"))
+            .await
+    }
+
     async fn note(&self, text: String) -> bool {
         self.sender.send(ClusterNews::Note(text)).await.is_ok()
     }
@@ -483,6 +501,9 @@ impl Follower {
             return true;
         }
         let secrets = set::secrets(&self.objects);
+        if !self.within("Secrets", secrets.len(), SECRETS_MAX).await {
+            return false;
+        }
         let wanted = secrets.into_iter().take(SECRETS_MAX).map(Subject::Secret).collect();
         let known = self.follow_only(&wanted, |subject| matches!(subject, Subject::Secret(_)));
         if !known {
@@ -521,9 +542,11 @@ impl Follower {
             .iter()
             .filter(|set| !set.selector.is_empty())
             .map(|set| PodSelector { namespace: set.id.namespace.clone(), labels: set.selector.clone() })
-            .take(SELECTORS_MAX)
             .collect();
-        let wanted = selectors.into_iter().map(Subject::Pods).collect();
+        if !self.within("selectors of pods", selectors.len(), SELECTORS_MAX).await {
+            return false;
+        }
+        let wanted = selectors.into_iter().take(SELECTORS_MAX).map(Subject::Pods).collect();
         let known = self.follow_only(&wanted, |subject| matches!(subject, Subject::Pods(_)));
         if !known && self.generation == 0 {
             // The first snapshot comes with its pods: a gateway that is ready must have somewhere to send requests. Their

@@ -251,6 +251,11 @@ impl Exchange {
     }
 }
 
+/// Signs what another balancer might say, reads it, and writes what was read again; `None` when it is refused.
+pub(super) fn reread(said: &[u8]) -> Option<Vec<u8>> {
+    wire::reread(said)
+}
+
 /// An endpoint as all balancers name it: by what it serves for whom, and where.
 fn common_name(spec: &crate::plan::EndpointSpec) -> u64 {
     xxhash_rust::xxh3::xxh3_64(format!("{} {}", spec.kind, spec.address).as_bytes())
