@@ -24,8 +24,10 @@ use crate::{
     http::Target,
     load::{Abandon, Plan, Shape},
     pace::Arrivals,
+    replay::Replay,
     report::Verdict,
     run::{self, Progress},
+    simulate::trace::{ROWS_MAX, Trace},
     verify::Strictness,
     workload::{Api, Workload},
 };
@@ -170,6 +172,12 @@ struct RunArgs {
     /// How the requests of --rate are spread.
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson)]
     arrivals: Arrivals,
+    /// Send a trace: JSON lines with timestamp, input_length, output_length and hash_ids, or Azure's CSV.
+    #[arg(long, conflicts_with_all = ["rate", "concurrency", "conversations", "abandon_share"], value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Divide the times of the trace by this.
+    #[arg(long, default_value_t = 1.0, requires = "trace", value_parser = squeeze)]
+    squeeze: f64,
     /// Requests in flight, each followed by the next; 8 when there is no --rate.
     #[arg(long)]
     concurrency: Option<u32>,
@@ -305,7 +313,7 @@ impl EngineArgs {
 fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let progress = if args.quiet { Progress::Hidden } else { Progress::Shown };
     let json = args.json.clone();
-    let report = run::run(&args.plan(), progress)?;
+    let report = run::run(&args.plan()?, progress)?;
     match json {
         Some(path) if path.as_os_str() == "-" => writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?,
         Some(path) => {
@@ -326,8 +334,9 @@ fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 impl RunArgs {
-    fn plan(self) -> Plan {
-        Plan {
+    fn plan(self) -> Result<Plan, Box<dyn std::error::Error>> {
+        let trace = self.trace.map(|path| Trace::read(&path, ROWS_MAX)).transpose()?;
+        Ok(Plan {
             targets: self.target,
             workload: Workload {
                 api: self.api,
@@ -339,9 +348,13 @@ impl RunArgs {
                 conversations: self.conversations,
                 turns: self.turns,
             },
-            shape: match self.rate {
-                Some(rate) => Shape::Open { rate, arrivals: self.arrivals },
-                None => Shape::Closed { concurrency: self.concurrency.unwrap_or(8) },
+            shape: match (self.rate, trace) {
+                (_, Some(mut trace)) => {
+                    trace.spread_bursts();
+                    Shape::Trace(Replay::new(trace, self.squeeze))
+                }
+                (Some(rate), None) => Shape::Open { rate, arrivals: self.arrivals },
+                (None, None) => Shape::Closed { concurrency: self.concurrency.unwrap_or(8) },
             },
             duration: self.duration,
             requests_max: self.requests,
@@ -352,7 +365,7 @@ impl RunArgs {
             headers: self.header.concat(),
             abandon: Abandon { share: self.abandon_share, within: self.abandon_within },
             seed: self.seed,
-        }
+        })
     }
 }
 
@@ -376,6 +389,10 @@ fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
     let number = |part: &str| part.parse::<u32>().map_err(|_| format!("{text:?} is not N or MIN..MAX"));
     let (low, high) = (number(low)?, number(high)?);
     if low > high { Err(format!("{low} is above {high}")) } else { Ok(low..=high) }
+}
+
+fn squeeze(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|factor| (1e-3..=1e3).contains(factor)).ok_or_else(|| "a factor is from 0.001 to 1000".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {

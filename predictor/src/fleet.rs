@@ -69,6 +69,8 @@ struct Note {
     prompt_bytes: u32,
     /// Where the prompt ends.
     prompt_end: Option<u64>,
+    /// The prompt before that it goes on from, answered by the same endpoint.
+    went_on_from: Option<End>,
     answer: Answer,
     attempt: Attempt,
     /// Blocks held in the index by this request alone.
@@ -92,6 +94,8 @@ struct Endpoint {
     queue: Window,
     /// Part of the overlap estimates that turned out true, 0 to 1.
     trust: f64,
+    /// Part of the answers that came back with the next turn, 0 to 1: what a model thinks to itself does not.
+    answers_kept: f64,
     /// Mean uncached tokens of a request sent there.
     new_tokens_mean: f64,
     cache: cache::Cache,
@@ -129,7 +133,12 @@ pub struct Fleet {
 /// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
 const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
+/// Trust above it is noise: all of the record is believed.
 const TRUST_WHOLE: f64 = 0.95;
+/// Blocks that are looked back for the turn before: an answer and a question of some length.
+const ENGINE_BLOCKS_BACK: usize = 64;
+/// Weight of a new sighting of an answer in the part that comes back.
+const ANSWERS_KEPT_STEP: f64 = 0.1;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
@@ -195,6 +204,7 @@ impl Fleet {
             peers: Peers::default(),
             queue: Window::default(),
             trust: 1.0,
+            answers_kept: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
             cache: cache::Cache::default(),
         });
@@ -295,10 +305,11 @@ impl Fleet {
 
     /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
     fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
-        let mut prompt_tokens = None;
         if chain.cut() == Cut::Tokens {
+            self.go_on_in_blocks(plan, chain);
             return None;
         }
+        let mut prompt_tokens = None;
         for turn_end in chain.turn_ends().iter().rev() {
             for end in self.ends.at(turn_end.key) {
                 let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
@@ -309,11 +320,39 @@ impl Fleet {
                 let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
-                    *overlap = known.trusted(known.whole_blocks(*end));
+                    *overlap = known.trusted(known.whole_blocks(end));
                 }
             }
         }
         prompt_tokens
+    }
+
+    /// The same for the engine's own blocks, which tell nothing of turns: the record of an endpoint ends with the last whole block
+    /// of what it was sent.
+    fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
+        let Plan { depths, overlaps, .. } = plan;
+        for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
+            let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
+            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint)) else {
+                continue;
+            };
+            if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
+                && known.cache.evidence() != Evidence::Events
+            {
+                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end)));
+            }
+        }
+    }
+
+    /// The last turn that this prompt goes on from and that the endpoint answered.
+    fn went_on_from(&self, chain: &Chain, endpoint: u32) -> Option<End> {
+        if chain.cut() == Cut::Tokens {
+            let mut last = chain.blocks().iter().rev().skip(1).take(ENGINE_BLOCKS_BACK);
+            return last.find_map(|block| self.ends.at(*block).iter().find(|end| end.endpoint == endpoint).copied());
+        }
+        let before = chain.turn_ends().iter().rev().skip(1);
+        let mut answered = before.flat_map(|turn_end| self.ends.at(turn_end.key));
+        answered.find(|end| end.endpoint == endpoint).copied()
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -342,7 +381,11 @@ impl Fleet {
             predicted,
             // Token ids say nothing about the length of a token in text.
             prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
-            prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
+            prompt_end: match decided.chain.cut() {
+                Cut::Tokens => decided.chain.blocks().last().copied(),
+                Cut::Bytes => decided.chain.turn_ends().last().map(|end| end.key),
+            },
+            went_on_from: self.went_on_from(decided.chain, endpoint),
             answer: decided.answer,
             attempt: decided.attempt,
         };
@@ -392,6 +435,7 @@ impl Fleet {
                     // What the engine told is no guess.
                     if open.note.claimed.is_none() {
                         known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                        known.learn_answers_kept(open.note.went_on_from, cached_tokens);
                     }
                     if let Some(prompt_tokens) = prompt_tokens {
                         self.models[known.model].1.learn(open.note.prompt_bytes, prompt_tokens);
@@ -585,10 +629,23 @@ impl Endpoint {
         (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
     }
 
-    /// What an engine keeps of a prompt and its answer: whole blocks, and not the answer's last token.
-    fn whole_blocks(&self, end: End) -> f64 {
-        let tokens = end.prompt_tokens.saturating_add(end.answer_tokens).saturating_sub(1);
+    /// What an engine finds again of a prompt and its answer: whole blocks, and not the answer's last token.
+    fn whole_blocks(&self, end: &End) -> f64 {
+        let kept = (f64::from(end.answer_tokens) * self.answers_kept) as u32;
+        let tokens = end.prompt_tokens.saturating_add(kept).saturating_sub(1);
         f64::from(tokens / self.block_tokens * self.block_tokens)
+    }
+
+    /// Follows how much of the answers comes back, by what was found of a prompt that goes on.
+    fn learn_answers_kept(&mut self, before: Option<End>, cached_tokens: Option<u32>) {
+        let (Some(before), Some(cached)) = (before, cached_tokens) else { return };
+        let (answer, found) = (f64::from(before.answer_tokens), i64::from(cached) + i64::from(self.block_tokens) - 1);
+        // Less than the prompt was evicted: it says nothing about answers.
+        let of_answer = found - i64::from(before.prompt_tokens);
+        if before.answer_tokens >= self.block_tokens && of_answer >= 0 {
+            let kept = (of_answer as f64 / answer).min(1.0);
+            self.answers_kept += (kept - self.answers_kept) * ANSWERS_KEPT_STEP;
+        }
     }
 }
 
