@@ -38,7 +38,7 @@ use std::time::{Duration, SystemTime};
 use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
@@ -151,7 +151,6 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
-    let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
     let (feedback, told_back) = latest::channel(Feedback::default());
     let mut snapshots = setup.source.start(told_back);
@@ -180,7 +179,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         contact: None,
         feedback,
         access_log,
-        facts,
+        facts: Arc::new(setup.facts),
         phase: Phase::Starting,
         drained: 0,
         drain_timeout: setup.drain_timeout,
@@ -190,13 +189,9 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
-    let mut reopen = signal(SignalKind::hangup())?;
-    // What nginx takes for the same; unhandled it would end the process.
-    let mut reopen_too = signal(SignalKind::user_defined1())?;
-    let mut tick = interval(Duration::from_secs(1));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sweep = interval(kv::SWEEP_EVERY);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reopen = Reopen::new()?;
+    let mut tick = ticks(Duration::from_secs(1));
+    let mut sweep = ticks(kv::SWEEP_EVERY);
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -215,11 +210,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                     control.replan();
                 }
             }
-            Some(found) = found_keys.recv() => {
-                if control.keys.take(found) {
-                    control.tell_keys();
-                }
-            }
+            Some(found) = found_keys.recv() => control.take_keys(found),
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -227,8 +218,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
                 control.drain();
             }
-            Some(()) = reopen.recv() => control.access_log.reopen(),
-            Some(()) = reopen_too.recv() => control.access_log.reopen(),
+            () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
             () = until(control.drain_until) => break Ended::DrainTimeout,
         }
@@ -263,6 +253,34 @@ async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Every so often; late rather than twice at once.
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Signals that ask for the access log to be opened anew.
+struct Reopen {
+    hangup: Signal,
+    /// What nginx takes for the same; unhandled it would end the process.
+    user: Signal,
+}
+
+impl Reopen {
+    fn new() -> io::Result<Self> {
+        Ok(Self { hangup: signal(SignalKind::hangup())?, user: signal(SignalKind::user_defined1())? })
+    }
+
+    async fn asked(&mut self) {
+        let (hangup, user) = (&mut self.hangup, &mut self.user);
+        tokio::select! {
+            _ = hangup.recv() => {}
+            _ = user.recv() => {}
+        }
     }
 }
 
@@ -359,6 +377,12 @@ impl Control {
             if shard.send(ToShard::Certificate { listener, acceptor: acceptor.clone() }).is_err() {
                 journal::error("a data thread is stuck and misses a certificate", &[("thread", &index)]);
             }
+        }
+    }
+
+    fn take_keys(&mut self, found: keys::Found) {
+        if self.keys.take(found) {
+            self.tell_keys();
         }
     }
 

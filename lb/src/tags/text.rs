@@ -126,7 +126,7 @@ fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Opt
     named.sort_unstable_by_key(|range| range.start);
     let mut rest = Vec::new();
     let mut at = object.start;
-    for range in named.into_iter().chain([object.end..object.end]) {
+    for range in named.into_iter().chain(std::iter::once(object.end..object.end)) {
         if range.start > at {
             let gap = body.get(at..range.start).unwrap_or_default();
             if gap.len() > PLAIN_GAP_BYTES_MAX || gap.iter().any(|byte| telling(*byte)) {
