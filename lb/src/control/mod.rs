@@ -37,7 +37,7 @@ use std::time::{Duration, SystemTime};
 use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
@@ -183,13 +183,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
-    let mut reopen = signal(SignalKind::hangup())?;
-    // What nginx takes for the same; unhandled it would end the process.
-    let mut reopen_too = signal(SignalKind::user_defined1())?;
-    let mut tick = interval(Duration::from_secs(1));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sweep = interval(kv::SWEEP_EVERY);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reopen = Reopen::new()?;
+    let (mut tick, mut sweep) = (every(Duration::from_secs(1)), every(kv::SWEEP_EVERY));
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -220,8 +215,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
                 control.drain();
             }
-            Some(()) = reopen.recv() => control.access_log.reopen(),
-            Some(()) = reopen_too.recv() => control.access_log.reopen(),
+            () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
             () = until(control.drain_until) => break Ended::DrainTimeout,
         }
@@ -256,6 +250,35 @@ async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Ticks at least so far apart, however late one was.
+fn every(period: Duration) -> Interval {
+    let mut interval = interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
+}
+
+/// The signals to open the access log anew.
+struct Reopen {
+    hangup: Signal,
+    /// What nginx takes for the same; unhandled it would end the process.
+    user: Signal,
+}
+
+impl Reopen {
+    fn new() -> io::Result<Self> {
+        Ok(Self { hangup: signal(SignalKind::hangup())?, user: signal(SignalKind::user_defined1())? })
+    }
+
+    /// One of them.
+    async fn asked(&mut self) {
+        let (hangup, user) = (&mut self.hangup, &mut self.user);
+        tokio::select! {
+            _ = hangup.recv() => {}
+            _ = user.recv() => {}
+        }
     }
 }
 
