@@ -1,14 +1,17 @@
-//! Micro-benchmarks of the parts that touch every request. One command: `cargo run --release -p bench -- [scan|head|events|chain|decision]`.
+//! Micro-benchmarks of the parts that touch every request. One command: `cargo run --release -p bench -- [scan|head|events|chain|decision|limits]`.
 //!
 //! Figures are medians of interleaved rounds in one process, so that rows of one table can be compared; absolute times
 //! depend on the machine.
 #![forbid(unsafe_code)]
+
+mod limits;
 
 use std::hint::black_box;
 use std::time::Instant;
 
 use lb::probe;
 use lb::probe::decide::{Asked, Decider};
+use limits::limits;
 use serde::Deserialize;
 
 /// Rounds of each row; rows take turns.
@@ -18,10 +21,19 @@ const ROUND_BYTES: usize = 4 << 20;
 
 fn main() {
     let chosen: Vec<String> = std::env::args().skip(1).collect();
-    let all = [("scan", scan as fn()), ("head", head), ("events", events), ("chain", chain), ("decision", decision)];
+    let all = [
+        ("scan", scan as fn()),
+        ("head", head),
+        ("events", events),
+        ("chain", chain),
+        ("decision", decision),
+        ("limits", limits),
+    ];
     let known = |name: &String| all.iter().any(|(known, _)| known == name);
     if let Some(unknown) = chosen.iter().find(|name| !known(name)) {
-        eprintln!("unknown benchmark {unknown:?}: expected scan, head, events, chain or decision (none runs all)");
+        eprintln!(
+            "unknown benchmark {unknown:?}: expected scan, head, events, chain, decision or limits (none runs all)"
+        );
         std::process::exit(2);
     }
     for (name, run) in all {

@@ -6,7 +6,7 @@ use regex_automata::meta::Regex;
 use serde_json::{Map, Value};
 
 use crate::node::{Content, Entry, Node, Path, RawDocument};
-use crate::url::parse_base_url;
+use crate::url::{check_host, parse_base_url};
 
 /// Checks documents against schemas in the plain form of `crds::schema`.
 #[derive(Default)]
@@ -145,7 +145,7 @@ impl Checker {
         let Some(pattern) = schema.get("pattern").and_then(Value::as_str) else { return };
         let compiled = self.patterns.entry(pattern.to_owned()).or_insert_with(|| Regex::new(pattern).ok());
         if compiled.as_ref().is_some_and(|regex| !regex.is_match(text)) {
-            let message = format!("{} does not have the form of this field", node.describe());
+            let message = format!("{} does not have the form of this field", shown(node, path));
             let what = schema.get("x-expected").and_then(Value::as_str).map(str::to_owned);
             walk.push(node, Code::BadFormat, path, message, what.or(Some(format!("text matching {pattern}"))));
         }
@@ -166,7 +166,8 @@ impl Walk<'_> {
 
     fn wrong_type(&mut self, node: &Node, schema: &Value, path: &Path) {
         let what = expected(schema);
-        let message = format!("expected {what}, found {}", node.describe());
+        let message = format!("expected {what}, found {}", shown(node, path));
+        let may_show = !path.may_hold_secret();
         let scalar = matches!(node.content, Content::Integer(_) | Content::Float(_) | Content::Bool(_));
         let free_text =
             type_of(schema) == Some("string") && schema.get("format").is_none() && schema.get("enum").is_none();
@@ -182,8 +183,19 @@ impl Walk<'_> {
         let finding = Diagnostic::new(Code::WrongType, message)
             .at(path.to_string(), Some(place.in_file(&self.document.file)))
             .expected(what)
-            .suggest(quoted.or(listed).or(meant));
+            .suggest(quoted.or(listed).or(meant).filter(|_| may_show));
         self.findings.push(finding);
+    }
+}
+
+/// A value as a finding may show it: whoever writes a secret where its name or its hash belongs must not find it in a log.
+fn shown(node: &Node, path: &Path) -> String {
+    match (&node.content, path.may_hold_secret()) {
+        (Content::Text(_) | Content::Integer(_) | Content::Float(_), true) => {
+            "a value that is not shown, as it may be a secret".to_owned()
+        }
+        (Content::Text(_) | Content::Integer(_) | Content::Float(_), false)
+        | (Content::Null | Content::Bool(_) | Content::List(_) | Content::Mapping(_), _) => node.describe(),
     }
 }
 
@@ -218,6 +230,8 @@ fn check_format(format: &str, text: &str) -> Result<(), String> {
         "duration" => crds::value::Duration::parse(text).map(|_| ()),
         "bytes" => crds::value::Bytes::parse(text).map(|_| ()),
         "url" => parse_base_url(text).map(|_| ()),
+        // An IPv6 address may stand in brackets, as in a URL.
+        "host" => check_host(text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text)),
         "sha256" => {
             let plain = text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit());
             // The text may be the key itself: it is not repeated.
@@ -267,6 +281,7 @@ fn expected(schema: &Value) -> String {
         Some("duration") => return crds::value::Duration::EXPECTED.to_owned(),
         Some("bytes") => return crds::value::Bytes::EXPECTED.to_owned(),
         Some("url") => return "a URL such as `https://host/path`".to_owned(),
+        Some("host") => return "an IP address or a DNS name; the port stands in `port`".to_owned(),
         Some("sha256") => return EXPECTED_SHA256.to_owned(),
         Some("socket-address") => return "an IP address and a port, such as `0.0.0.0:8080`".to_owned(),
         Some(_) | None => {}

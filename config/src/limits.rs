@@ -38,6 +38,9 @@ pub const POLL: Duration = Duration::from_secs(5);
 /// above, every policy on queues works with the past.
 pub const METRICS_INTERVAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
 
+/// Shortest and longest wait in the queue of a route: below, the queue is not looked at in time; beyond, whoever waits has long gone.
+pub const QUEUE_WAIT: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(600));
+
 /// Largest request body that may be configured: it is held in memory whole.
 pub const REQUEST_BODY_BYTES_MAX: u64 = 1 << 30;
 
@@ -74,6 +77,31 @@ pub const FORM_PART_HEAD_BYTES_MAX: usize = 8 << 10;
 /// Tokens that an engine prefills in one step where it does not say (vLLM's default on most GPUs).
 pub const MAX_BATCHED_TOKENS_DEFAULT: u64 = 8_192;
 
+/// How long an exchange waits for its prompt's exact tokens before it goes by bytes, and how many bytes of body make a
+/// millisecond more: a third of the speed at which a core tokenizes what was never seen (3 MB/s). An engine takes some ten times as long
+/// to prefill the same prompt.
+pub const TOKENIZE_WAIT: Duration = Duration::from_millis(20);
+/// See [`TOKENIZE_WAIT`].
+pub const TOKENIZE_BYTES_PER_MS: usize = 1 << 10;
+
+/// Longest wait for exact tokens, however long the prompt.
+pub const TOKENIZE_WAIT_MAX: Duration = Duration::from_millis(250);
+
+/// Longest body that is tokenized: a million tokens of text. Longer ones hold images, or are beyond any context length.
+pub const TOKENIZE_BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Requests that wait to be tokenized: more could not be done before their exchanges stop waiting.
+pub const TOKENIZE_JOBS_MAX: usize = 256;
+
+/// Bytes of bodies that wait to be tokenized.
+pub const TOKENIZE_QUEUED_BYTES_MAX: usize = 64 << 20;
+
+/// Helper threads that tokenize: one for two data threads, within this.
+pub const TOKENIZE_THREADS_MAX: usize = 8;
+
+/// Different tokenizers that one request is put to, where its pool has several.
+pub const TOKENIZERS_PER_REQUEST_MAX: usize = 2;
+
 /// Most endpoints that one request is tried on, the first included.
 pub const ATTEMPTS_MAX: usize = 4;
 
@@ -83,3 +111,63 @@ pub const TLS_UPSTREAM_KEEP_ALIVE: Duration = Duration::from_secs(30);
 
 /// Retries that are allowed at once however few requests are live; above it a fifth of the live requests.
 pub const RETRIES_FLOOR: u64 = 3;
+
+/// Tokens that an answer is taken for where the request names no limit: a typical chat answer. For what is reserved of a
+/// tenant's `tokensPerMinute` and for the price that candidates are compared by.
+pub const ANSWER_TOKENS_EXPECTED: u64 = 350;
+
+/// What clocks of this machine and of issuers of tokens may differ by, in seconds.
+pub const TOKEN_LEEWAY_S: u64 = 30;
+
+/// Verified tokens that a data thread keeps: those of as many callers as use one thread at a time.
+pub const TOKENS_KEPT_MAX: usize = 8_192;
+
+/// Heads of the queue of a route that get a look each time: beyond those whose turn it is, for the case that they alone are kept back.
+pub const QUEUE_LOOKS_MAX: usize = 4;
+// ---- the Kubernetes source ----
+
+/// Objects of one page of a list: what the API server's own clients ask for.
+pub const LIST_PAGE_ITEMS: u32 = 500;
+
+/// Longest time for a whole list.
+pub const LIST_WITHIN: Duration = Duration::from_secs(60);
+
+/// How long one watch lasts. Nothing tells of a connection whose other side is gone but the end that does not come, so
+/// this bounds how long a change may go unseen then; with seven watches, asking anew each minute is no load.
+pub const WATCH_LASTS: Duration = Duration::from_secs(50);
+
+/// How much later than asked a watch may end.
+pub const WATCH_MARGIN: Duration = Duration::from_secs(5);
+
+/// First and longest pause between attempts to reach the API server.
+pub const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// Quiet time after a change of an object before the set is judged, so that `kubectl apply` of a folder is few changes.
+pub const SETTLE: Duration = Duration::from_millis(30);
+
+/// Longest time a burst of changes of objects can put off judging the set.
+pub const SETTLE_MAX: Duration = Duration::from_millis(250);
+
+/// Namespaces that can be listed: each is six watches.
+pub const NAMESPACES_MAX: usize = 64;
+
+/// Secrets that are followed: each is a watch of its own, so that no right to read others is needed.
+pub const SECRETS_MAX: usize = 256;
+
+/// Selectors of pods that are followed.
+pub const SELECTORS_MAX: usize = 1_024;
+
+/// Longest message of a condition or an Event. A condition may have 32768 bytes, an Event 1024.
+pub const STATUS_MESSAGE_BYTES_MAX: usize = 1_000;
+
+/// Time between two writes of the status of one object, whatever changes.
+pub const STATUS_EVERY: Duration = Duration::from_secs(2);
+
+/// Objects whose status is written in one pass, each of which takes a request.
+pub const STATUS_WRITES_MAX: usize = 64;
+
+/// How long a lease holds without being renewed, and how often it is renewed. client-go's own defaults.
+pub const LEASE_LASTS: Duration = Duration::from_secs(15);
+
+/// Time between two renewals of the lease, and between two looks at another's.
+pub const LEASE_EVERY: Duration = Duration::from_secs(5);

@@ -19,6 +19,7 @@ use crate::node::{Content, Path, RawDocument};
 use crate::secret::Lookup;
 use crate::snapshot::{Destination, Pool, ResourceId, ResponseModel, Snapshot};
 
+mod classifiers;
 mod destinations;
 mod effect;
 mod lint;
@@ -44,6 +45,28 @@ impl Checked {
     fn beside(&self, file: &str) -> PathBuf {
         let folder = std::path::Path::new(&*self.raw.file).parent().unwrap_or(std::path::Path::new(""));
         folder.join(file)
+    }
+}
+
+/// Where documents come from, as far as it changes what they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// Files: a set is one whole, and what is referred to must be in it.
+    Files,
+    /// A cluster: objects come and go one by one. A destination that is not there is left out until it comes; a pool without
+    /// one of its policies is not served, as it might then do what the policy forbids. There are pods for selectors.
+    #[cfg_attr(not(any(test, feature = "kubernetes")), expect(dead_code, reason = "made by that source alone"))]
+    Cluster,
+}
+
+impl Origin {
+    /// Whether the document that a finding is about cannot be in force.
+    pub(crate) fn is_fatal(self, finding: &Diagnostic) -> bool {
+        let waits = match self {
+            Origin::Files => false,
+            Origin::Cluster => finding.code == Code::UnknownReference,
+        };
+        finding.severity == Severity::Error && !waits
     }
 }
 
@@ -96,7 +119,7 @@ pub fn load(files: &[SourceFile], lookup: &Lookup<'_>) -> Result<Loaded, Vec<Dia
             | Document::Classifier(_) => None,
         })
         .collect();
-    let mut snapshot = lower(&checked, lookup, &mut findings);
+    let mut snapshot = lower(&checked, lookup, Origin::Files, &mut findings);
     drop_echoes(&broken, &mut findings);
     settle(&mut findings);
     if findings.iter().any(|f| f.severity == Severity::Error) {
@@ -104,6 +127,16 @@ pub fn load(files: &[SourceFile], lookup: &Lookup<'_>) -> Result<Loaded, Vec<Dia
     }
     snapshot.warnings = findings;
     Ok(Loaded { snapshot, tests })
+}
+
+/// Lowers documents of a cluster, each of which may fail for itself. With a finding that is fatal by [`Origin::is_fatal`] the
+/// snapshot lacks what it is about, and is not to be used before that document was left out.
+#[cfg(any(test, feature = "kubernetes"))]
+pub(crate) fn load_objects(raw: Vec<RawDocument>, lookup: &Lookup<'_>) -> (Snapshot, Vec<Diagnostic>) {
+    let mut findings = Vec::new();
+    let checked = check_all(raw, &mut Vec::new(), &mut findings);
+    let snapshot = lower(&checked, lookup, Origin::Cluster, &mut findings);
+    (snapshot, findings)
 }
 
 /// Drops what is only the echo of another finding: a reference to a document that is there and broken, or that stands behind
@@ -211,7 +244,7 @@ fn kind_of(raw: &RawDocument, findings: &mut Vec<Diagnostic>) -> Option<Kind> {
 }
 
 /// Lowers documents that passed the schema. The result is in force only when no error was found.
-fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic>) -> Snapshot {
+fn lower(checked: &[Checked], lookup: &Lookup<'_>, origin: Origin, findings: &mut Vec<Diagnostic>) -> Snapshot {
     let mut snapshot = Snapshot::default();
     // `checked` is ordered by kind and id, so every list comes out ordered.
     for c in checked {
@@ -227,6 +260,7 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
     }
     subjects::check_keys(&snapshot, checked, findings);
     subjects::check_certificates(&snapshot, checked, findings);
+    subjects::check_tokens(&snapshot, checked, findings);
     let policies: BTreeMap<&ResourceId, rules::Policy<'_>> = checked
         .iter()
         .filter_map(|c| match &c.document {
@@ -247,9 +281,11 @@ fn lower(checked: &[Checked], lookup: &Lookup<'_>, findings: &mut Vec<Diagnostic
             snapshot.pools.extend(pool(c, &r.spec, &snapshot, &policies, findings));
         }
     }
-    if !findings.iter().any(|f| f.severity == Severity::Error) {
+    if !findings.iter().any(|f| origin.is_fatal(f)) {
         lint::warn(&snapshot, &policies, findings);
-        effect::warn(checked, findings);
+        classifiers::warn(checked, &snapshot, findings);
+        effect::warn(checked, origin, findings);
+        effect::idle_priorities(&snapshot, checked, findings);
         if snapshot.pools.is_empty() && !checked.is_empty() {
             let message = "there is no InferencePool: every request is refused";
             findings.push(Diagnostic::new(Code::NothingServed, message));
@@ -294,6 +330,9 @@ fn pool(
                 findings.push(finding.suggest(nearest(&id.name, names)));
             }
         }
+    }
+    if attached.len() < spec.policy_ref.len() {
+        return None;
     }
     let shape = shape(&destinations, snapshot);
     let rules: Vec<Rule> = attached.iter().flat_map(|p| p.bind(&shape)).collect();

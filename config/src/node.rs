@@ -85,7 +85,19 @@ pub enum Step {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Path(pub Vec<Step>);
 
+/// Fields below which people may write a secret by mistake.
+const SECRETIVE: [&str; 2] = ["auth", "apiKeys"];
+
 impl Path {
+    /// Whether a value there may be a secret that was written in the wrong place.
+    #[must_use]
+    pub fn may_hold_secret(&self) -> bool {
+        self.0.iter().any(|step| match step {
+            Step::Key(key) => SECRETIVE.contains(&key.as_str()),
+            Step::Index(_) => false,
+        })
+    }
+
     /// The path of a field below this one.
     #[must_use]
     pub fn key(&self, key: &str) -> Path {
@@ -178,6 +190,32 @@ impl Node {
             }
         }
         place
+    }
+
+    /// A JSON value as a node that stands nowhere.
+    #[must_use]
+    pub fn from_value(value: &Value) -> Self {
+        let content = match value {
+            Value::Null => Content::Null,
+            Value::Bool(b) => Content::Bool(*b),
+            Value::Number(number) => match number.as_i64() {
+                Some(integer) => Content::Integer(integer),
+                None => Content::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => Content::Text(text.clone()),
+            Value::Array(items) => Content::List(items.iter().map(Self::from_value).collect()),
+            Value::Object(fields) => Content::Mapping(
+                fields
+                    .iter()
+                    .map(|(key, value)| Entry {
+                        key: key.clone(),
+                        key_place: Place::default(),
+                        value: Self::from_value(value),
+                    })
+                    .collect(),
+            ),
+        };
+        Self { place: Place::default(), content }
     }
 
     /// The node as a JSON value, positions left out. Numbers JSON cannot hold become null.

@@ -127,6 +127,12 @@ pub enum Lookup<'a> {
         /// The Kubernetes Secrets; files alone know none.
         secret_refs: &'a SecretRefs<'a>,
     },
+    /// The same for objects of a cluster, whose writers need not be those of this process: what proves this process to the
+    /// cluster is no secret of theirs.
+    Cluster {
+        /// The Kubernetes Secrets.
+        secret_refs: &'a SecretRefs<'a>,
+    },
     /// Nowhere: for checking documents where they are not in force. Nothing missing is reported.
     Skip,
 }
@@ -141,7 +147,7 @@ impl Lookup<'_> {
     /// Whether a secret that is not found is worth a warning.
     pub(crate) fn reports_missing(&self) -> bool {
         match self {
-            Lookup::Process { .. } => true,
+            Lookup::Process { .. } | Lookup::Cluster { .. } => true,
             Lookup::Skip => false,
         }
     }
@@ -152,7 +158,10 @@ impl Lookup<'_> {
     /// Why it cannot be read.
     pub(crate) fn find_file(&self, file: &Path) -> Result<Arc<str>, String> {
         match self {
-            Lookup::Process { .. } => read_bounded(file, AUTHORITIES_BYTES_MAX)
+            Lookup::Cluster { .. } if proves_this_process(file) => {
+                Err(format!("the file {} is this process's own", file.display()))
+            }
+            Lookup::Process { .. } | Lookup::Cluster { .. } => read_bounded(file, AUTHORITIES_BYTES_MAX)
                 .map(Arc::from)
                 .map_err(|error| format!("the file {} cannot be read: {error}", file.display())),
             Lookup::Skip => Err("files are not looked up here".to_owned()),
@@ -166,6 +175,14 @@ impl Lookup<'_> {
     pub(crate) fn find(&self, namespace: &str, source: &SecretSource) -> Result<Secret, String> {
         let secret_refs = match self {
             Lookup::Process { secret_refs } => secret_refs,
+            Lookup::Cluster { secret_refs } => {
+                if let SecretSource::File(path) = source
+                    && proves_this_process(path)
+                {
+                    return Err(format!("the {source} is this process's own"));
+                }
+                secret_refs
+            }
             Lookup::Skip => return Err("secrets are not looked up here".to_owned()),
         };
         let value = match source {
@@ -189,6 +206,12 @@ impl Lookup<'_> {
     }
 }
 
+/// Whether a path leads to the service account that a cluster mounts into every pod.
+fn proves_this_process(path: &Path) -> bool {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    path.components().any(|part| part.as_os_str() == "kubernetes.io")
+}
+
 fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
     let mut text = String::new();
     std::fs::File::open(path)?.take(bytes_max + 1).read_to_string(&mut text)?;
@@ -202,6 +225,23 @@ fn read_bounded(path: &Path, bytes_max: u64) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_of_a_cluster_cannot_have_the_token_of_this_process() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let account = folder.path().join("kubernetes.io/serviceaccount");
+        std::fs::create_dir_all(&account).expect("made");
+        std::fs::write(account.join("token"), "hunter2").expect("written");
+        std::os::unix::fs::symlink(account.join("token"), folder.path().join("innocent")).expect("linked");
+        std::fs::write(folder.path().join("key"), "open sesame").expect("written");
+        let find = |name: &str| {
+            let lookup = Lookup::Cluster { secret_refs: &|_, _, _| None };
+            lookup.find("default", &SecretSource::File(folder.path().join(name)))
+        };
+        assert!(find("kubernetes.io/serviceaccount/token").is_err());
+        assert!(find("innocent").is_err());
+        assert_eq!(find("key"), Ok(Secret::new("open sesame")));
+    }
 
     #[test]
     fn no_debug_output_shows_a_secret() {

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,8 +52,10 @@ pub struct Snapshot {
     pub classifiers: Vec<Classifier>,
     /// What is in force and probably not meant.
     pub warnings: Vec<Diagnostic>,
-    /// Index in `tenants` by the SHA-256 of a key.
-    pub(crate) tenant_by_key: AHashMap<[u8; 32], usize>,
+    /// Keys with the index of their tenant in `tenants`, by the first eight bytes of their SHA-256.
+    pub(crate) tenants_by_key: AHashMap<[u8; 8], Vec<([u8; 32], usize)>>,
+    /// Indices in `tenants` of those that tokens of an issuer may name.
+    pub(crate) tenants_by_issuer: AHashMap<String, Vec<usize>>,
     /// Index in `tenants` by a subject alternative name, as [`comparable_name`] has it.
     pub(crate) tenant_by_certificate: AHashMap<String, usize>,
     /// Indices in `pools`, ascending, by each name one of its destinations serves.
@@ -169,6 +172,17 @@ pub struct WorkerSet {
     pub limits: WorkerSetLimits,
     /// Credential the engines ask for.
     pub auth: Option<Auth>,
+    /// What an endpoint costs while it works, where it is written down.
+    pub gpu_cost: Option<GpuCost>,
+}
+
+/// What an endpoint costs while it works.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GpuCost {
+    /// Price of one second of the endpoint, with all its GPUs.
+    pub per_second: f64,
+    /// ISO 4217 code, `USD`.
+    pub currency: String,
 }
 
 /// An endpoint written in a document.
@@ -206,12 +220,18 @@ pub struct KvEvents {
     pub port: u16,
     /// Topic to subscribe to, by prefix.
     pub topic: String,
+    /// TCP port of replays on every endpoint.
+    pub replay_port: Option<u16>,
+    /// Engines behind each address, at ports one after the other.
+    pub ranks: u32,
+    /// Where engines connect, when they do.
+    pub listen: Option<SocketAddr>,
 }
 
 /// Files that let prompts be cut into the engine's own tokens.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Tokenizer {
-    /// `tokenizer.json`, relative to the document it is written in.
+    /// `tokenizer.json`, or the folder it is in.
     pub file: PathBuf,
     /// A chat template, when it is not the tokenizer's own.
     pub chat_template_file: Option<PathBuf>,
@@ -316,9 +336,9 @@ pub enum Tls {
 /// Limits on requests and tokens; `None` = no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RateLimits {
-    /// Requests begun in any minute.
+    /// Requests a minute, refilled evenly.
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute.
+    /// Prompt and answer tokens a minute, refilled evenly.
     pub tokens_per_minute: Option<u64>,
     /// Requests in flight at once.
     pub in_flight_max: Option<u32>,
@@ -344,6 +364,8 @@ pub struct Tenant {
     pub id: ResourceId,
     /// SHA-256 of each key that names this tenant.
     pub key_sha256: Vec<[u8; 32]>,
+    /// Files that keys were read from.
+    pub key_files: Vec<PathBuf>,
     /// Signed token that names this tenant.
     pub jwt: Option<Jwt>,
     /// Subject alternative name of the client certificate that names this tenant.
@@ -366,7 +388,25 @@ pub struct Jwt {
     /// What the claim must equal.
     pub equals: String,
     /// Public keys (RFC 7517).
-    pub jwks_file: PathBuf,
+    pub keys: KeySource,
+}
+
+/// Where the public keys of an issuer come from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum KeySource {
+    /// A file.
+    File(PathBuf),
+    /// An address, as written; the schema check has parsed it.
+    Url(String),
+}
+
+impl fmt::Display for KeySource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Url(url) => f.write_str(url),
+        }
+    }
 }
 
 /// Which pools a listener serves.
@@ -397,8 +437,16 @@ impl Snapshot {
     /// Fills the indexes from the lists. To be called once the lists are complete and sorted.
     #[must_use]
     pub fn indexed(mut self) -> Self {
-        self.tenant_by_key =
-            self.tenants.iter().enumerate().flat_map(|(i, t)| t.key_sha256.iter().map(move |key| (*key, i))).collect();
+        self.tenants_by_key.clear();
+        self.tenants_by_issuer.clear();
+        for (i, tenant) in self.tenants.iter().enumerate() {
+            for key in &tenant.key_sha256 {
+                self.tenants_by_key.entry(beginning(key)).or_default().push((*key, i));
+            }
+            if let Some(jwt) = &tenant.jwt {
+                self.tenants_by_issuer.entry(jwt.issuer.clone()).or_default().push(i);
+            }
+        }
         let names =
             self.tenants.iter().enumerate().filter_map(|(i, t)| Some((t.client_certificate_san.as_deref()?, i)));
         self.tenant_by_certificate = names.map(|(name, i)| (comparable_name(name), i)).collect();
@@ -412,17 +460,30 @@ impl Snapshot {
         self
     }
 
-    /// The tenant one of whose keys has this SHA-256.
+    /// The tenant one of whose keys has this SHA-256, by its index. How long it takes tells nothing of how much of a hash is right.
     #[must_use]
-    pub fn tenant_of_key(&self, sha256: &[u8; 32]) -> Option<&Tenant> {
-        self.tenant_by_key.get(sha256).and_then(|i| self.tenants.get(*i))
+    pub fn tenant_of_key(&self, sha256: &[u8; 32]) -> Option<usize> {
+        let alike = self.tenants_by_key.get(&beginning(sha256))?;
+        alike.iter().fold(None, |found, (key, tenant)| if same(key, sha256) { Some(*tenant) } else { found })
     }
 
-    /// The tenant that a client certificate names by one of its subject alternative names; `name` as
+    /// Tenants, by their indices, that a token of this issuer may name.
+    #[must_use]
+    pub fn tenants_of_issuer(&self, issuer: &str) -> &[usize] {
+        self.tenants_by_issuer.get(issuer).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any tenant is named by tokens.
+    #[must_use]
+    pub fn believes_tokens(&self) -> bool {
+        !self.tenants_by_issuer.is_empty()
+    }
+
+    /// The tenant that a client certificate names by one of its subject alternative names, by its index; `name` as
     /// [`comparable_name`] has it.
     #[must_use]
-    pub fn tenant_of_certificate(&self, name: &str) -> Option<&Tenant> {
-        self.tenant_by_certificate.get(name).and_then(|i| self.tenants.get(*i))
+    pub fn tenant_of_certificate(&self, name: &str) -> Option<usize> {
+        self.tenant_by_certificate.get(name).copied()
     }
 
     /// The first pool in `scope`, by namespace then name, one of whose destinations serves `model`.
@@ -455,6 +516,15 @@ impl Snapshot {
         let destination = pool.destinations.get(usize::from(target.destination))?;
         self.models(destination.kind).get(usize::from(target.model))
     }
+}
+
+fn beginning(sha256: &[u8; 32]) -> [u8; 8] {
+    sha256.first_chunk().copied().unwrap_or_default()
+}
+
+/// Compares all bytes, whatever the first ones say.
+fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
+    a.iter().zip(b).fold(0, |differing, (a, b)| std::hint::black_box(differing | (a ^ b))) == 0
 }
 
 /// A subject alternative name in the form in which two are compared: host names without regard to case (RFC 4343), a
@@ -519,7 +589,9 @@ mod tests {
         };
         let text = tenant("app", "spiffe://cluster/ns/A/sa/app") + &tenant("host", "Client.Example.com");
         let snapshot = crate::load(&[SourceFile::new("f.yaml", &text)], &Lookup::Skip).expect("loads").snapshot;
-        let found = |name: &str| snapshot.tenant_of_certificate(&comparable_name(name)).map(|t| t.id.name.as_str());
+        let found = |name: &str| {
+            snapshot.tenant_of_certificate(&comparable_name(name)).map(|t| snapshot.tenants[t].id.name.as_str())
+        };
         assert_eq!(found("spiffe://cluster/ns/A/sa/app"), Some("app"));
         assert_eq!(found("spiffe://cluster/ns/a/sa/app"), None);
         assert_eq!(found("CLIENT.example.com"), Some("host"));

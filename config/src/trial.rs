@@ -8,7 +8,7 @@ use std::fmt;
 use crds::policy_test::{EndpointState, TestRequest};
 use policy::explain::{Explanation, explain};
 use policy::{
-    Action, Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Mode, Refusal, Request, Rule, RuleIndex,
+    Action, Backend, Candidate, Code, Decision, Diagnostic, HeaderMap, Mode, Refusal, Request, Route, Rule, RuleIndex,
     Scratch, Signal, Target, decide,
 };
 use serde_json::Value;
@@ -222,14 +222,30 @@ pub struct Explained {
 }
 
 impl<'a> Trial<'a> {
-    /// What a person should know of an outcome that no server would give: a provider that this version cannot reach.
+    /// What a person should know of an outcome that a server would not give, or not at once: a provider that this version
+    /// cannot reach, a refusal before which the request would wait.
     #[must_use]
     pub fn caveat(&self, outcome: &Outcome) -> Option<String> {
-        let Outcome::Served { backend: Backend::External, destination, .. } = outcome else { return None };
+        let overloaded = Refusal::Overloaded { exclude: None }.code();
+        match outcome {
+            Outcome::Served { backend: Backend::External, destination, .. } => self.unreached(destination),
+            Outcome::Refused { rule: Some(rule), code, .. } if *code == overloaded => self.waits(rule),
+            Outcome::Served { .. } | Outcome::Refused { .. } => None,
+        }
+    }
+
+    fn waits(&self, name: &str) -> Option<String> {
+        let (_, pool) = self.snapshot.pool_for(self.request.model, &PoolScope::All)?;
+        let rule = pool.program.rules().iter().find(|rule| rule.name == name)?;
+        let Action::Route(Route { queue: Some(queue), .. }) = &rule.action else { return None };
+        Some(format!("the rule `{name}` has a queue: a server lets such a request wait, {:?} at most", queue.wait_max))
+    }
+
+    fn unreached(&self, destination: &str) -> Option<String> {
         let (_, pool) = self.snapshot.pool_for(self.request.model, &PoolScope::All)?;
         let unreached = pool.destinations.iter().any(|d| match d.kind {
             DestinationKind::Provider(i) => {
-                d.name == *destination && self.snapshot.providers.get(i).is_some_and(|p| p.never_reached().is_some())
+                d.name == destination && self.snapshot.providers.get(i).is_some_and(|p| p.never_reached().is_some())
             }
             DestinationKind::WorkerSet(_) => false,
         });

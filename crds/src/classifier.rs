@@ -8,8 +8,30 @@ use crate::value::Duration;
 /// Puts tags on prompts. Runs only while a rule in force looks at one of its tags.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-cel" = [
+    ["!has(self.kinds) || self.type == 'PII'", "kinds makes sense with the type PII only"],
+    ["!has(self.modelFile) || self.type == 'Complexity'", "modelFile makes sense with the type Complexity only"],
+    ["has(self.http) == (self.type == 'HTTP')", "http must be given with the type HTTP, and with no other"],
+    [
+        "has(self.tags) == (self.type in ['Keywords', 'Regex', 'Examples', 'HTTP'])",
+        "tags must be given with the types Keywords, Regex, Examples and HTTP, and with no other"
+    ],
+    ["self.type != 'HTTP' || has(self.onError)", "onError must be given with the type HTTP"],
+    [
+        "self.type != 'Keywords' || !has(self.tags) || self.tags.all(t, has(t.any) || has(t.all))",
+        "each of tags needs any or all with the type Keywords"
+    ],
+    [
+        "self.type != 'Regex' || !has(self.tags) || self.tags.all(t, has(t.patterns))",
+        "each of tags needs patterns with the type Regex"
+    ],
+    [
+        "self.type != 'Examples' || !has(self.tags) || self.tags.all(t, has(t.positive) && has(t.negative))",
+        "each of tags needs positive and negative with the type Examples"
+    ],
+]))]
 pub struct InferenceClassifierSpec {
-    /// What it looks for. `Examples` and `HTTP` are not in this version (K0112).
+    /// What it looks for. `HTTP` is not in this version (K0112).
     #[serde(rename = "type")]
     pub classifier: ClassifierType,
     /// PII only: the kinds looked for. Absent: e-mail addresses, telephone numbers, payment and bank numbers, numbers of persons
@@ -24,7 +46,7 @@ pub struct InferenceClassifierSpec {
     pub scope: Vec<Scope>,
     /// Keywords, Regex, Examples and HTTP: the tags it may give, and what gives them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 256), extend("x-list-map-keys" = ["tag"]))]
     pub tags: Vec<ClassifierTag>,
     /// Complexity only: a model file of the built-in format, relative to the document, instead of the built-in model.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -10,12 +10,52 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::value::{Duration, DurationCondition, NumberCondition, RatioCondition};
 
+/// Headers no policy may write: they frame the message, name the connection, carry a credential, or are written by the gateway.
+pub const RESERVED_HEADERS: [&str; 26] = [
+    "accept-encoding",
+    "api-key",
+    "authorization",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-type",
+    "cookie",
+    "expect",
+    "host",
+    "keep-alive",
+    "openai-organization",
+    "openai-project",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-goog-api-key",
+    "x-request-id",
+];
+
+/// CEL and its message: bounds of a parameter.
+const BOUNDS_IN_ORDER: [&str; 2] =
+    ["!has(self.atLeast) || !has(self.atMost) || self.atLeast <= self.atMost", "atLeast is above atMost"];
+
+/// CEL and its message: lengths of a window that are kept.
+const WINDOW: [&str; 2] = [
+    "duration(self) >= duration('1s') && duration(self) <= duration('30s') && duration(self).getMilliseconds() % 1000 == 0",
+    "the window must be a whole number of seconds from 1s to 30s",
+];
+
 /// Which endpoint answers which request. In force where a pool refers to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferencePolicySpec {
     /// The first rule whose `matches` holds decides, in the order written.
-    #[schemars(length(min = 1, max = 256))]
+    #[schemars(length(min = 1, max = 256), extend("x-unique-by" = ["name"]))]
     pub rules: Vec<Rule>,
 }
 
@@ -25,7 +65,7 @@ pub struct InferencePolicySpec {
 #[schemars(extend("x-exactly-one-of" = ["route", "deny"]))]
 pub struct Rule {
     /// Unique within the policy; shown in logs, errors and metrics.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// Whether the rule decides, or is only tried out.
     #[serde(default)]
@@ -55,6 +95,10 @@ pub enum Mode {
 /// One entry of `matches`; it holds when all its fields do.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-cel" = [
+    ["!(has(self.model) && has(self.models))", "model and models are both given; put every value in models"],
+    ["!(has(self.tenant) && has(self.tenants))", "tenant and tenants are both given; put every value in tenants"],
+]))]
 pub struct Match {
     /// The model name the client asked for; `*` stands for any run of characters.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -239,13 +283,16 @@ pub struct Route {
     pub consider: Option<Vec<Consider>>,
     /// Each entry drops the candidates for which all its conditions hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 64))]
+    #[schemars(length(max = 64), extend("x-list-map-keys" = ["name"]))]
     pub exclude: Vec<Exclude>,
     /// Steps tried in order; the first with a surviving candidate wins. Absent: Local by least predicted time to first
     /// token. External is never reached unless a step names it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 16))]
     pub select: Option<Vec<SelectStep>>,
+    /// Where requests wait when `exclude` and limits have dropped every candidate. Absent: they are refused at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Queue>,
     /// Which requests go the same way where steps of `select` have a `weight`.
     #[serde(default)]
     pub split_by: SplitBy,
@@ -254,8 +301,28 @@ pub struct Route {
     pub rewrite: Option<Rewrite>,
     /// Headers added for whoever answers, each in place of what the client sent under that name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(min = 1, max = 16))]
+    #[schemars(length(min = 1, max = 16), extend("x-cel" = [[
+        "self.all(a, self.exists_one(b, b.name.lowerAscii() == a.name.lowerAscii()))",
+        "a name is here twice in upstreamHeaders"
+    ]]))]
     pub upstream_headers: Vec<UpstreamHeader>,
+}
+
+/// A queue in the gateway. Whose tenant has the higher `priority` goes first; tenants of one priority get equal shares of tokens.
+/// Each data thread has a queue of its own, and looks at it whenever one of its requests ends and every 20 ms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Queue {
+    /// Longest wait, 1ms to 10m; then the request is decided once more, and refused if still nobody can take it.
+    pub max_wait: Duration,
+    /// Most requests that wait under this rule, over all data threads; one more is refused at once.
+    #[serde(default = "queue_length")]
+    #[schemars(range(min = 1, max = 100_000))]
+    pub max_length: u32,
+}
+
+fn queue_length() -> u32 {
+    1_000
 }
 
 /// Which requests of a split go the same way, as long as nothing is full, down or written anew.
@@ -307,7 +374,7 @@ pub struct Rewrite {
 /// What becomes of a parameter that is a number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"], "x-cel" = [BOUNDS_IN_ORDER]))]
 pub struct RewriteNumber {
     /// The value, whatever the client wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -326,7 +393,7 @@ pub struct RewriteNumber {
 /// What becomes of a parameter between 0 and 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"], "x-cel" = [BOUNDS_IN_ORDER]))]
 pub struct RewriteRatio {
     /// The value, whatever the client wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -349,7 +416,7 @@ pub struct RewriteRatio {
 /// What becomes of a parameter that is a whole number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"]))]
+#[schemars(extend("x-at-least-one-of" = ["set", "default", "atLeast", "atMost"], "x-cel" = [BOUNDS_IN_ORDER]))]
 pub struct RewriteInteger {
     /// The value, whatever the client wrote.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -370,7 +437,11 @@ pub struct RewriteInteger {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct UpstreamHeader {
     /// Its name; not one that the gateway writes itself, nor one of a credential.
-    #[schemars(length(min = 1), pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"), extend("x-expected" = "a header's name, such as `x-team`"))]
+    #[schemars(
+        length(min = 1, max = 64),
+        pattern("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"),
+        extend("x-expected" = "a header's name, such as `x-team`", "x-not-one-of" = RESERVED_HEADERS)
+    )]
     pub name: String,
     /// Its value: visible ASCII with spaces and tabs inside.
     #[schemars(length(max = 1024), pattern("^[!-~]([ -~\\t]*[!-~])?$|^$"), extend("x-expected" = "visible ASCII, with spaces and tabs only inside"))]
@@ -406,7 +477,7 @@ pub struct DestinationRef {
     /// Kind of the resource.
     pub kind: DestinationKind,
     /// Name of the resource.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
@@ -424,7 +495,7 @@ pub enum DestinationKind {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Exclude {
     /// Unique within the rule; named in the answer when nothing is left.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 128))]
     pub name: String,
     /// Conditions, all of which must hold for a candidate to be dropped.
     pub drop: Drop,
@@ -433,7 +504,9 @@ pub struct Exclude {
 /// Conditions of an exclude entry. One on a value that is unknown for a candidate does not hold.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-#[schemars(extend("minProperties" = 1))]
+#[schemars(extend("minProperties" = 1, "x-cel" = [
+    ["!(has(self.tenant) && has(self.tenants))", "tenant and tenants are both given; put every value in tenants"],
+]))]
 pub struct Drop {
     /// Which candidates; absent: all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -526,6 +599,7 @@ pub struct WindowedNumber {
     pub at_most: Option<f64>,
     /// Length of the window, whole seconds from 1s to 30s.
     #[serde(default = "window")]
+    #[schemars(extend("x-cel" = [WINDOW]))]
     pub window: Duration,
 }
 
@@ -552,6 +626,7 @@ pub struct WindowedRatio {
     pub at_most: Option<f64>,
     /// Length of the window, whole seconds from 1s to 30s.
     #[serde(default = "window")]
+    #[schemars(extend("x-cel" = [WINDOW]))]
     pub window: Duration,
 }
 

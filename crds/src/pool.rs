@@ -11,10 +11,11 @@ use crate::policy::DestinationRef;
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferencePoolSpec {
     /// Where requests may go; the order written is the order in which providers take overflow.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 128), extend("x-unique-by" = ["kind", "name"]))]
     pub destinations: Vec<DestinationRef>,
     /// Policies in the same namespace; their rules are tried one policy after the other.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64), extend("x-unique-by" = ["name"]))]
     pub policy_ref: Vec<PolicyRef>,
     /// Which model name an answer shows.
     #[serde(default)]
@@ -26,7 +27,7 @@ pub struct InferencePoolSpec {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyRef {
     /// Name of the InferencePolicy.
-    #[schemars(length(min = 1))]
+    #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 

@@ -108,19 +108,17 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this
-    /// version (K0112).
+    /// Requests begun in any minute. An InferenceProvider at this limit is passed over; an InferenceTenant at
+    /// it is answered 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
     /// Prompt and answer tokens in any minute: reserved when a request is sent, as estimated and with `max_tokens`, and settled
-    /// by what the answer says. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this version
-    /// (K0112).
+    /// by what the answer says. An InferenceProvider at this limit is passed over; an InferenceTenant at it is answered 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,
-    /// Requests in flight at once. An InferenceProvider at this limit is passed over; for an InferenceTenant not in this version
-    /// (K0112).
+    /// Requests in flight at once. An InferenceProvider at this limit is passed over; an InferenceTenant gets 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub max_in_flight: Option<u32>,

@@ -2,8 +2,10 @@
 //!
 //! The form: `type` is one name; an enum of documented variants is one `enum` list with
 //! `x-descriptions` beside it; nothing is nullable; nothing refers elsewhere. Keywords of our own say
-//! what Kubernetes says with CEL: `x-exactly-one-of`, `x-at-least-one-of`; `x-expected` says in words what a `pattern`
-//! asks for; and `format` names a syntax (`duration`, `bytes`, `url`, `sha256`, `socket-address`).
+//! what Kubernetes says with CEL: `x-exactly-one-of`, `x-at-least-one-of`, `x-unique-by`, `x-not-one-of` and, for all else, pairs of
+//! a rule and its message in `x-cel`; `x-list-map-keys` names the fields by which the items of a list without order are told apart;
+//! `x-expected` says in words what a `pattern` asks for; and `format` names a syntax (`duration`, `bytes`, `url`, `host`, `sha256`,
+//! `socket-address`). What only Kubernetes reads here, the `config` crate judges with more knowledge.
 
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};

@@ -39,7 +39,8 @@ pub struct ServerSpec {
     /// One JSON line for each request.
     #[serde(default)]
     pub access_log: AccessLog,
-    /// Whether answers say where they come from, in `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
+    /// Whether answers say where they come from, in `x-kinference-endpoint`, `-rule` and
+    /// `-predicted-ttft-ms`, and what their prompts were found to be, in `x-kinference-tags`.
     #[serde(default)]
     pub decision_headers: DecisionHeaders,
     /// Silence of an engine within a stream of events after which the client is sent a comment (`: ping`), so that

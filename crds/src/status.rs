@@ -12,6 +12,7 @@ pub struct Status {
     pub observed_generation: Option<i64>,
     /// `Accepted`, `ResolvedRefs` and `Programmed`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(extend("x-list-map-keys" = ["type"]))]
     pub conditions: Vec<Condition>,
     /// Pools and worker sets: endpoints that are ready.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -29,12 +30,14 @@ pub struct Condition {
     #[serde(rename = "type")]
     pub condition: String,
     /// `True`, `False` or `Unknown`.
+    #[schemars(extend("enum" = ["True", "False", "Unknown"]))]
     pub status: String,
     /// One word on why.
     pub reason: String,
     /// A sentence for a person.
     pub message: String,
     /// RFC 3339 time at which `status` last changed.
+    #[schemars(extend("format" = "date-time"))]
     pub last_transition_time: String,
     /// `metadata.generation` it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]

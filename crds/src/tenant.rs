@@ -24,7 +24,7 @@ pub struct InferenceTenantSpec {
     /// Limits over all requests of the tenant.
     #[serde(default)]
     pub limits: Limits,
-    /// Higher goes first when requests must wait.
+    /// Higher goes first when requests wait in the queue of a route.
     #[serde(default)]
     pub priority: i32,
 }
@@ -51,9 +51,11 @@ pub struct ApiKey {
     pub secret_ref: Option<SecretRef>,
 }
 
-/// How a JSON Web Token names a tenant.
+/// How a JSON Web Token names a tenant: signed with RS256, ES256 or EdDSA (Ed25519) by one of the issuer's keys, with `exp`, sent
+/// as `Authorization: Bearer TOKEN`. Exactly one of `jwksFile` and `jwksUrl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-exactly-one-of" = ["jwksFile", "jwksUrl"]))]
 pub struct Jwt {
     /// Required `iss`.
     #[schemars(length(min = 1))]
@@ -62,16 +64,22 @@ pub struct Jwt {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
     pub audience: Option<String>,
-    /// The claim that is compared.
+    /// The claim that is compared: a text, or a list of texts one of which is enough.
     #[serde(default = "claim")]
     #[schemars(length(min = 1))]
     pub claim: String,
     /// What the claim must equal.
     #[schemars(length(min = 1))]
     pub equals: String,
-    /// Public keys as a JSON Web Key Set, relative to the document it is named in.
+    /// The issuer's public keys as a JSON Web Key Set, relative to the document it is named in; read again when it changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1))]
-    pub jwks_file: String,
+    pub jwks_file: Option<String>,
+    /// Where the issuer publishes its keys. They are fetched again every ten minutes, and when a token names a key that is not
+    /// among them (every ten seconds at most).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "url"))]
+    pub jwks_url: Option<String>,
 }
 
 fn claim() -> String {

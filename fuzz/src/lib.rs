@@ -15,19 +15,23 @@ mod documents;
 mod http;
 pub mod input;
 mod json;
+mod kv;
 mod openai;
 mod prompt;
 mod stream;
 mod tls;
+mod token;
 
 pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
 pub use control::{access_log, admin, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
+pub use kv::{kv_event, kv_mirror, zmtp};
 pub use openai::{document, form, json_scan, request, rewrites};
 pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
+pub use token::token;
 
 /// A parser and what must hold of it.
 #[derive(Debug, Clone, Copy)]
@@ -79,4 +83,8 @@ pub const TARGETS: &[Target] = targets! {
     converse_request: 400,
     converse_answer: 400,
     converse_stream: 100,
+    token: 400,
+    kv_event: 400,
+    kv_mirror: 300,
+    zmtp: 200,
 };

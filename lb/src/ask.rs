@@ -26,21 +26,48 @@ pub(crate) fn decide<'p>(
     tried: &[EndpointId],
     record: &mut Record<'p>,
 ) -> Result<Choice<'p>, Refused> {
+    let decided = ask_with_room(shard, client, routed, message, tried);
+    keep(shard, routed, tried, record);
+    decided
+}
+
+/// Step 5 for a request that waits. Only what ends the wait is kept: a hundred looks in vain would push out all other decisions.
+pub(crate) fn decide_again<'p>(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'p>,
+    message: &Message,
+    record: &mut Record<'p>,
+) -> Result<Choice<'p>, Refused> {
+    let decided = ask_with_room(shard, client, routed, message, &[]);
+    if !matches!(decided, Err(Refused::Overloaded { .. })) {
+        keep(shard, routed, &[], record);
+    }
+    decided
+}
+
+/// Asks until somebody is chosen who has room, or nobody is.
+fn ask_with_room<'p>(
+    shard: &Shard,
+    client: &Client,
+    routed: &Routed<'p>,
+    message: &Message,
+    tried: &[EndpointId],
+) -> Result<Choice<'p>, Refused> {
     let mut passed = PassedOver { tried, full: Vec::new() };
     // Each turn ends it, or notes another provider, which is chosen no more.
-    let decided = loop {
-        match ask(shard, client, routed, message, &passed, decide::decide) {
-            Ok(choice) => {
-                if let Some(choice) = admitted(shard, routed, choice, &mut passed.full) {
-                    break Ok(choice);
-                }
-            }
-            Err(refused) => break Err(refused),
+    loop {
+        let choice = ask(shard, client, routed, message, &passed, decide::decide)?;
+        if let Some(choice) = admitted(shard, routed, choice, &mut passed.full) {
+            return Ok(choice);
         }
-    };
+    }
+}
+
+fn keep<'p>(shard: &Shard, routed: &Routed<'p>, tried: &[EndpointId], record: &mut Record<'p>) {
     let asked = Asked {
         request_id: &record.entry.request_id,
-        tenant: routed.tenant,
+        tenant: routed.caller.name,
         model: &record.entry.model,
         tags: &routed.tags,
         shadow_rule: record.entry.shadow.map(|shadow| shadow.rule),
@@ -48,9 +75,10 @@ pub(crate) fn decide<'p>(
         at_us: io::now_us(),
     };
     let mut memory = shard.memory.borrow_mut();
+    record.rule = memory.reasons().rule;
+    record.prompt_tokens = memory.reasons().prompt_tokens;
     let number = shard.decisions.borrow_mut().keep(routed.plan, routed.pool_index, &asked, memory.reasons());
     record.decision = Some(number);
-    decided
 }
 
 /// What a rule in shadow would do.
@@ -110,9 +138,10 @@ fn ask<'p, T>(
     let question = Question {
         request: &routed.request,
         body: message.body(),
+        exact: &routed.exact,
         facts: policy::Request {
             model: &routed.request.model,
-            tenant: routed.tenant,
+            tenant: routed.caller.name,
             tags: &routed.tags,
             api: routed.api,
             stream: match routed.request.delivery {
@@ -122,7 +151,7 @@ fn ask<'p, T>(
             prompt_tokens: f64::NAN,
             headers: &headers,
             conversation: match routed.pool.program.splits_conversations() {
-                true => prompt::conversation(&routed.request, message.body(), routed.tenant),
+                true => prompt::conversation(&routed.request, message.body(), routed.caller.name),
                 false => None,
             },
         },

@@ -7,6 +7,7 @@ use policy::{Api, Backend};
 use predictor::fleet::{self, Ended};
 
 use crate::body::Message;
+use crate::charge;
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::endpoints::Endpoint;
@@ -89,7 +90,7 @@ pub(crate) async fn make<'p>(
     message: &mut Message,
     mut choice: Choice<'p>,
     turn: fleet::Attempt,
-    record: &Record<'p>,
+    record: &mut Record<'p>,
 ) -> Attempted<'p> {
     let (rewrites, headers) = choice.changes(routed.pool);
     let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
@@ -122,12 +123,17 @@ pub(crate) async fn make<'p>(
         Ok(answer) => answer,
         Err(NoAnswer::ClientGone) => {
             flight.end(Ended::Aborted);
+            charge::begun(routed, &choice, record);
+            record.entry.cost = charge::cost(routed, &choice, &flight, record);
             return Attempted::ClientGone;
         }
         Err(NoAnswer::Failed(error)) => {
             return Attempted::Failed { why: failed(&mut flight, error), budget: Budget::NotNeeded };
         }
-        Err(NoAnswer::Lost(error)) => return Attempted::Over(failed(&mut flight, error)),
+        Err(NoAnswer::Lost(error)) => {
+            charge::begun(routed, &choice, record);
+            return Attempted::Over(failed(&mut flight, error));
+        }
     };
     if let Some(translated) = &translated {
         if answer.head.status != 200 {

@@ -359,6 +359,7 @@ impl Client {
             push_decimal(to, answer.body.len() as u64);
             to.extend_from_slice(b"\r\n");
             push_connection(to, version, answer.after);
+            to.extend_from_slice(answer.lines);
             for (name, value) in answer.headers {
                 push_header(to, name.as_bytes(), value);
             }
@@ -375,6 +376,8 @@ pub(crate) struct LocalAnswer<'a> {
     pub(crate) status: u16,
     pub(crate) body: &'a [u8],
     pub(crate) headers: &'a [(&'a str, &'a [u8])],
+    /// Further lines, ready to be sent.
+    pub(crate) lines: &'a [u8],
     pub(crate) after: After,
     /// False for HEAD.
     pub(crate) with_body: bool,

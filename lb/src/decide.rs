@@ -2,19 +2,22 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use config::snapshot::{DestinationKind, Pool, PoolScope, ServedModel, Snapshot};
 use policy::{
     Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, Rule, RuleIndex, Signal, Target,
     UpstreamHeader,
 };
-use predictor::fleet::{Fleet, Plan as Overlaps};
+use predictor::fleet::{BLOCK_TOKENS_DEFAULT, Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
 use predictor::ttft::Prediction;
 
+use crate::allowance::answer_tokens;
 use crate::decisions::{Outcome, Reasons, Seen};
 use crate::endpoints::{Endpoint, Table};
 use crate::error::Refused;
+use crate::exact::ExactPrompt;
 use crate::http1::head::Headers;
 use crate::openai::{Request, prompt};
 use crate::plan::{EndpointId, Plan};
@@ -29,6 +32,8 @@ pub(crate) use shadow::{Shadowed, shadow};
 pub(crate) struct Question<'a> {
     pub(crate) request: &'a Request,
     pub(crate) body: &'a [u8],
+    /// Its prompt in the tokens of worker sets that have a tokenizer.
+    pub(crate) exact: &'a [ExactPrompt],
     pub(crate) facts: policy::Request<'a>,
     pub(crate) now_us: u64,
     pub(crate) seed: u64,
@@ -109,10 +114,26 @@ struct Prompts {
     used: usize,
 }
 
+/// How a prompt is cut into blocks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Basis {
+    /// By its bytes.
+    #[default]
+    Bytes,
+    /// By its tokens, in the engine's own blocks.
+    Tokens {
+        /// Index in [`Question::exact`].
+        exact: usize,
+        /// Tokens in a block.
+        block_tokens: u32,
+    },
+}
+
 /// The prompt as one upstream model sees it.
 #[derive(Debug, Default)]
 struct Prompt {
     upstream_model: String,
+    basis: Basis,
     chain: Chain,
     overlaps: Overlaps,
 }
@@ -169,8 +190,13 @@ fn reason(refusal: &Refusal<'_>) -> &'static str {
 /// The facts with the prompt's length, as the first server of the model would count it.
 fn facts_of<'q>(pool: &Pool, question: &Question<'q>, knowledge: &mut Knowledge<'_, '_>) -> policy::Request<'q> {
     let mut facts = question.facts;
-    let first_model = first_upstream_model(&knowledge.plan.snapshot, pool, facts.model);
-    let first = knowledge.prompt(question, first_model.unwrap_or(facts.model));
+    let first = match first_serving(&knowledge.plan.snapshot, pool, facts.model) {
+        Some((kind, upstream_model)) => {
+            let basis = knowledge.basis(question, kind, knowledge.first_endpoint(kind));
+            knowledge.prompt(question, upstream_model, basis)
+        }
+        None => knowledge.prompt(question, facts.model, Basis::Bytes),
+    };
     facts.prompt_tokens = f64::from(knowledge.memory.prompts.all[first].overlaps.prompt_tokens());
     facts
 }
@@ -264,14 +290,21 @@ fn seat_endpoints(
     let plan = knowledge.plan;
     let Some(destination) = pool.destinations.get(usize::from(target.destination)) else { return };
     let Some(model) = plan.snapshot.model(pool, target) else { return };
-    let prompt = knowledge.prompt(question, &model.upstream_name);
-    let cost_per_million = cost(model, question, knowledge.memory.prompts.all[prompt].overlaps.prompt_tokens());
+    let mut last: Option<(Basis, usize, Option<f64>)> = None;
     let mut seat = |id: EndpointId| {
         if question.tried.contains(&id) {
             return;
         }
         if let Some(endpoint) = knowledge.table.endpoint(id) {
             let endpoint = endpoint.clone();
+            let basis = knowledge.basis(question, destination.kind, Some(id));
+            let known = last.filter(|(known, ..)| *known == basis);
+            let (_, prompt, cost_per_million) = known.unwrap_or_else(|| {
+                let prompt = knowledge.prompt(question, &model.upstream_name, basis);
+                let tokens = knowledge.memory.prompts.all[prompt].overlaps.prompt_tokens();
+                (basis, prompt, cost(model, question, tokens))
+            });
+            last = Some((basis, prompt, cost_per_million));
             seats.push(Seat { endpoint, target, prompt, cost_per_million, context_window: model.context_window });
         }
     };
@@ -285,8 +318,7 @@ fn seat_endpoints(
 fn cost(model: &ServedModel, question: &Question<'_>, prompt_tokens: u32) -> Option<f64> {
     let cost = model.cost.as_ref()?;
     let prompt = f64::from(prompt_tokens.max(1));
-    // Where the request names no limit, answers are taken to be as long as a typical chat answer.
-    let answer = question.request.output_tokens_max.unwrap_or(350) as f64;
+    let answer = answer_tokens(question.request) as f64;
     Some((cost.input_per_million * prompt + cost.output_per_million * answer) / (prompt + answer))
 }
 
@@ -390,19 +422,38 @@ fn shortened(model: &str) -> String {
     model.chars().take(200).collect()
 }
 
-fn first_upstream_model<'a>(snapshot: &'a Snapshot, pool: &'a Pool, model: &str) -> Option<&'a str> {
-    pool.destinations
-        .iter()
-        .flat_map(|destination| snapshot.models(destination.kind))
-        .find(|served| served.names.iter().any(|name| name == model))
-        .map(|served| served.upstream_name.as_str())
+/// The first destination that serves a model, and what the model is called there.
+fn first_serving<'a>(snapshot: &'a Snapshot, pool: &Pool, model: &str) -> Option<(DestinationKind, &'a str)> {
+    pool.destinations.iter().find_map(|destination| {
+        let mut served = snapshot.models(destination.kind).iter();
+        let served = served.find(|served| served.names.iter().any(|name| name == model))?;
+        Some((destination.kind, served.upstream_name.as_str()))
+    })
 }
 
 impl Knowledge<'_, '_> {
+    /// How a destination cuts this prompt: by its tokens where it has a tokenizer that has told them.
+    fn basis(&self, question: &Question<'_>, kind: DestinationKind, endpoint: Option<EndpointId>) -> Basis {
+        let (false, DestinationKind::WorkerSet(set)) = (question.exact.is_empty(), kind) else { return Basis::Bytes };
+        let tokenizer = self.plan.exact.get(set).and_then(Option::as_ref);
+        let exact = tokenizer.and_then(|of| question.exact.iter().position(|prompt| Arc::ptr_eq(&prompt.of, of)));
+        let Some(exact) = exact else { return Basis::Bytes };
+        let block_tokens = endpoint.and_then(|id| self.fleet.block_tokens(id.0)).unwrap_or(BLOCK_TOKENS_DEFAULT);
+        Basis::Tokens { exact, block_tokens }
+    }
+
+    fn first_endpoint(&self, kind: DestinationKind) -> Option<EndpointId> {
+        match kind {
+            DestinationKind::WorkerSet(set) => self.plan.worker_sets.get(set)?.first().copied(),
+            DestinationKind::Provider(provider) => self.plan.providers.get(provider).copied().flatten(),
+        }
+    }
+
     /// The prompt as `upstream_model` sees it, made when it is first asked for.
-    fn prompt(&mut self, question: &Question<'_>, upstream_model: &str) -> usize {
+    fn prompt(&mut self, question: &Question<'_>, upstream_model: &str, basis: Basis) -> usize {
         let Memory { prompts: Prompts { all, used }, chains, .. } = &mut *self.memory;
-        if let Some(index) = all[..*used].iter().position(|prompt| prompt.upstream_model == upstream_model) {
+        let is_known = |prompt: &Prompt| prompt.basis == basis && prompt.upstream_model == upstream_model;
+        if let Some(index) = all[..*used].iter().position(is_known) {
             return index;
         }
         if all.len() == *used {
@@ -410,13 +461,25 @@ impl Knowledge<'_, '_> {
         }
         let prompt = &mut all[*used];
         upstream_model.clone_into(&mut prompt.upstream_model);
+        prompt.basis = basis;
         // The chain that a choice took away comes back when its request ends.
         let recycled = match prompt.chain.blocks().is_empty() {
             true => chains.pop().unwrap_or_default(),
             false => std::mem::take(&mut prompt.chain),
         };
-        let chain = prompt::chain(question.request, question.body, upstream_model, self.block_bytes, recycled);
-        let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
+        let (request, body) = (question.request, question.body);
+        let by_bytes = |recycled| prompt::chain(request, body, upstream_model, self.block_bytes, recycled);
+        let (chain, tokens) = match basis {
+            Basis::Bytes => {
+                let chain = by_bytes(recycled);
+                let tokens = self.fleet.estimate_tokens(upstream_model, chain.bytes());
+                (chain, tokens)
+            }
+            Basis::Tokens { exact, block_tokens } => {
+                let tokens = &question.exact[exact].tokens;
+                prompt::engine_blocks(request, body, upstream_model, tokens, block_tokens, recycled)
+            }
+        };
         // What fills no prefix cache must not be taken for cached.
         prompt.chain = if prompt::uses_prefix_cache(question.request) { chain } else { Chain::default() };
         self.fleet.plan(&mut prompt.overlaps, &prompt.chain, tokens, question.now_us);

@@ -1,5 +1,9 @@
 //! Every answer that we give instead of an upstream: one enum, one match to status and OpenAI error object.
 
+use admission::Exceeded;
+use admission::jwt::Refusal;
+
+use crate::allowance;
 use crate::body::CODINGS_ACCEPTED;
 use crate::http1::HeadError;
 use crate::openai::request::Unreadable;
@@ -35,6 +39,12 @@ pub(crate) enum Refused {
     NoEndpointForPath,
     /// No credential, or an unknown one.
     Unauthorized,
+    /// A signed token that is not believed.
+    Token(Refusal),
+    /// The keys that a token is to be checked with are not known yet.
+    KeysUnknown,
+    /// A limit of the tenant.
+    OverLimit(Exceeded),
     /// No destination serves the name.
     ModelNotFound(String),
     /// There are destinations, none is ready.
@@ -141,6 +151,12 @@ impl Refused {
             Self::Method(_) => shape(405, INVALID, "method_not_allowed"),
             Self::NoEndpointForPath | Self::NoReadyEndpoint { .. } => shape(503, SERVER, "no_ready_endpoint"),
             Self::Unauthorized => shape(401, "authentication_error", "invalid_api_key"),
+            Self::Token(_) => shape(401, "authentication_error", "invalid_token"),
+            Self::KeysUnknown => shape(503, SERVER, "issuer_keys_unknown"),
+            Self::OverLimit(Exceeded::Requests { .. } | Exceeded::InFlight { .. }) => {
+                shape(429, "requests", "rate_limit_exceeded")
+            }
+            Self::OverLimit(Exceeded::Tokens { .. }) => shape(429, "tokens", "rate_limit_exceeded"),
             Self::ModelNotFound(_) => {
                 Shape { status: 404, kind: INVALID, code: "model_not_found", param: Some("model") }
             }
@@ -177,7 +193,8 @@ impl Refused {
     pub(crate) fn outcome(&self) -> &'static str {
         match self {
             Self::Denied { .. } => "denied",
-            Self::Unauthorized => "unauthorized",
+            Self::Unauthorized | Self::Token(_) | Self::KeysUnknown => "unauthorized",
+            Self::OverLimit(_) => "rate_limited",
             Self::ModelNotFound(_) => "model_not_found",
             Self::NoReadyEndpoint { .. } | Self::NoEndpointForPath | Self::NotConfigured => "no_ready_endpoint",
             Self::Overloaded { .. } => "overloaded",
@@ -211,9 +228,16 @@ impl Refused {
         if let Self::Provider(said) = self {
             return said.retry_after_s;
         }
+        if let Self::OverLimit(exceeded) = self {
+            return Some(allowance::retry_after_s(exceeded));
+        }
         let helps = matches!(
             self,
-            Self::Overloaded { .. } | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured
+            Self::KeysUnknown
+                | Self::Overloaded { .. }
+                | Self::NoReadyEndpoint { .. }
+                | Self::BodyBudget
+                | Self::NotConfigured
         );
         helps.then_some(1)
     }
@@ -262,6 +286,11 @@ impl Refused {
             Self::Unauthorized => {
                 "Unknown or missing API key: send a configured one as `Authorization: Bearer KEY`.".into()
             }
+            Self::Token(refusal) => format!("The token is not accepted: {refusal}."),
+            Self::KeysUnknown => {
+                "The token cannot be checked: the keys of its issuer could not be read yet; try again shortly.".into()
+            }
+            Self::OverLimit(exceeded) => allowance::message(exceeded),
             Self::ModelNotFound(model) => {
                 format!("The model `{model}` does not exist or is not served here; GET /v1/models lists what is.")
             }
@@ -359,6 +388,9 @@ mod tests {
             Refused::Overloaded { rule: "r".into(), exclude: Some("busy".into()) },
             Refused::Denied { status: 403, code: "tenant_blocked".into(), message: "no".into(), rule: "r".into() },
             Refused::Upstream(UpstreamError::Timeout),
+            Refused::Token(Refusal::Expired),
+            Refused::KeysUnknown,
+            Refused::OverLimit(Exceeded::Tokens { limit: 10, wanted: 5, wait_ns: 7 }),
         ];
         for refused in all {
             let mut body = Vec::new();

@@ -8,12 +8,15 @@ use crds::server::DecisionHeaders;
 use policy::Api;
 use predictor::fleet::{Attempt, Ended};
 
+use crate::allowance::Allowance;
 use crate::ask;
 use crate::attempt::{self, Attempted, Budget, Held, Tried};
 use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
+use crate::charge;
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::Refused;
+use crate::exact;
 use crate::flight::Retry;
 use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
 use crate::http1::Method;
@@ -25,6 +28,7 @@ use crate::mailbox::Failure;
 use crate::openai::edit::UsageAsked;
 use crate::openai::request::{Purpose, known_path};
 use crate::plan::LocalPlan;
+use crate::queue::{self, NotServed};
 use crate::record::{Begun, Record};
 use crate::routed::{self, Read, Routed};
 use crate::shard::Shard;
@@ -144,26 +148,50 @@ fn text_of(bytes: &[u8], bytes_max: usize) -> Cow<'static, str> {
 async fn route<'p>(
     shard: &Rc<Shard>,
     client: &mut Client,
-    routed: Box<Routed<'p>>,
+    mut routed: Box<Routed<'p>>,
     mut message: Message,
     record: &mut Record<'p>,
 ) -> After {
+    record.allowance = Allowance::of(routed.plan, routed.caller.tenant);
+    if let Some(Err(refused)) = record.allowance.as_mut().map(|allowance| allowance.admit(io::now_us())) {
+        return Box::pin(refuse(shard, client, record, &refused)).await;
+    }
+    if let Some(form) = exact::wanted(&routed) {
+        // In a box of its own: the others' futures do not carry it.
+        routed.exact = Box::pin(exact::prompts(shard, &routed, form, &message)).await;
+    }
     record.entry.shadow = ask::shadow(shard, client, &routed, &message);
     let mut tried = Tried::default();
     let mut last = Last::default();
     let mut retry = None;
     loop {
-        let choice = match ask::decide(shard, client, &routed, &message, tried.ids(), record) {
+        let mut decided =
+            ask::decide(shard, client, &routed, &message, tried.ids(), record).map_err(NotServed::Refused);
+        if tried.ids().is_empty() {
+            decided = queue::join(shard, client, &routed, &message, decided, record).await;
+        }
+        let choice = match decided {
             Ok(choice) => choice,
-            Err(refused) => return Box::pin(conclude(shard, client, &routed, last, refused, record)).await,
+            Err(NotServed::Refused(refused)) => {
+                return Box::pin(conclude(shard, client, &routed, last, refused, record)).await;
+            }
+            Err(NotServed::ClientGone) => {
+                record.entry.outcome = "client_gone";
+                record.entry.status = CLIENT_CLOSED_REQUEST;
+                return After::Abort;
+            }
         };
+        record.chosen(routed.pool, routed.plan, &choice);
+        if let Err(refused) = charge::reserve(&routed, &choice, tried.ids(), record) {
+            shard.memory.borrow_mut().recycle(choice.chain);
+            return Box::pin(refuse(shard, client, record, &refused)).await;
+        }
         let turn = if tried.ids().is_empty() { Attempt::First } else { Attempt::Retry };
         if turn == Attempt::Retry {
             record.entry.retries += 1;
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        record.chosen(routed.pool, routed.plan, &choice);
         let budget = match attempt::make(shard, client, &routed, &mut message, choice, turn, record).await {
             Attempted::Answered(held) => {
                 // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
@@ -245,6 +273,9 @@ async fn deliver(
     // What stays in the box takes no room in the future.
     let Held { answer, choice, flight, deadline } = &mut *held;
     let status = answer.head.status;
+    if status < 400 {
+        charge::begun(routed, choice, record);
+    }
     let shown = Presentation {
         model_shown: shown_model(routed, choice),
         // An error of the engine is one document; nothing is hidden in it.
@@ -252,6 +283,7 @@ async fn deliver(
         event_names: event_names(routed.api),
         request_id: &record.entry.request_id,
         decision_headers: decision_headers(shard, record),
+        rate_limits: record.rate_limits(),
         after: keep_alive(shard, client),
         head_only: client.head.method == Method::Head,
     };
@@ -259,12 +291,13 @@ async fn deliver(
     let patience = Patience { idle, deadline: *deadline };
     let forwarded =
         forward::forward(shard, client, answer, &shown, patience, |now_us| flight.first_token(now_us)).await;
-    let Forwarded { end, usage, response_bytes, first_content_us, upstream, after, replaced_status } = forwarded;
+    let Forwarded { end, usage, pieces, response_bytes, first_content_us, upstream, after, replaced_status } =
+        forwarded;
     record.entry.status = replaced_status.unwrap_or(status);
     record.entry.response_bytes = response_bytes;
     record.entry.usage = usage;
+    record.pieces = pieces;
     record.entry.ttft_us = first_content_us.map(|at| at.saturating_sub(record.received_us));
-    record.entry.cost = cost(routed, choice, record);
     let tokens = |count: Option<u64>| count.and_then(|n| u32::try_from(n).ok());
     let completed = Ended::Completed {
         prompt_tokens: tokens(usage.prompt_tokens),
@@ -284,6 +317,8 @@ async fn deliver(
     };
     record.entry.outcome = outcome;
     flight.end(ended);
+    check_tokens(shard, routed, choice, status, usage.prompt_tokens);
+    record.entry.cost = charge::cost(routed, choice, flight, record);
     report_end(shard, choice, status, end);
     let Held { answer, choice, .. } = *held;
     if upstream == forward::Upstream::Keeps {
@@ -293,6 +328,15 @@ async fn deliver(
     match end {
         End::ClientGone => After::Abort,
         End::Complete | End::ErrorEvent | End::Truncated(_) => after,
+    }
+}
+
+/// Holds the length of a prompt that was told exactly against what the engine says.
+fn check_tokens(shard: &Shard, routed: &Routed<'_>, choice: &Choice<'_>, status: u16, told: Option<u64>) {
+    let exact = choice.chain.has_engine_blocks() && routed.exact.iter().all(|prompt| prompt.tokens.media.is_none());
+    if let (true, 200, Some(told)) = (exact, status, told) {
+        let differs = usize::from(told != u64::from(choice.prompt_tokens));
+        shard.metrics.borrow_mut().exact_checks[differs] += 1;
     }
 }
 
@@ -331,19 +375,17 @@ fn decision_headers(shard: &Shard, record: &Record<'_>) -> Vec<u8> {
             let ms = format!("{}.{:03}", us / 1000, us % 1000);
             push_header(&mut lines, b"x-kinference-predicted-ttft-ms", ms.as_bytes());
         }
+        if !record.entry.tags.is_empty() {
+            push_header(&mut lines, b"x-kinference-tags", header_value(&record.entry.tags).as_bytes());
+        }
     }
     lines
 }
 
-fn cost(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Option<f64> {
-    let price = routed.plan.snapshot.model(routed.pool, choice.target)?.cost.as_ref()?;
-    let usage = &record.entry.usage;
-    let tokens = |count: Option<u64>| count.unwrap_or(0) as f64;
-    Some(
-        (price.input_per_million * tokens(usage.prompt_tokens)
-            + price.output_per_million * tokens(usage.completion_tokens))
-            / 1e6,
-    )
+/// Tags as the value of a header. Operators name them, so what no header can carry is left out.
+fn header_value(tags: &[&str]) -> String {
+    let plain = |tag: &&str| tag.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',');
+    tags.iter().copied().filter(|tag| plain(tag)).collect::<Vec<_>>().join(", ")
 }
 
 fn keep_alive(shard: &Shard, client: &Client) -> After {
@@ -357,7 +399,14 @@ async fn respond(shard: &Shard, client: &mut Client, record: &mut Record<'_>, an
     record.entry.outcome = if answer.status < 400 { "ok" } else { "not_found" };
     let headers = [("x-request-id", record.entry.request_id.as_bytes())];
     let with_body = client.head.method != Method::Head;
-    client.put_answer(&LocalAnswer { status: answer.status, body: &answer.body, headers: &headers, after, with_body });
+    client.put_answer(&LocalAnswer {
+        status: answer.status,
+        body: &answer.body,
+        headers: &headers,
+        lines: &[],
+        after,
+        with_body,
+    });
     send_answer(shard, client, record, after).await
 }
 
@@ -376,11 +425,17 @@ async fn refuse(shard: &Shard, client: &mut Client, record: &mut Record<'_>, ref
     if let Refused::Method(allow) = refused {
         headers.push(("allow", allow.as_bytes()));
     }
+    if refused.status() == 401 {
+        // RFC 9110, 15.5.2: a 401 says how to be known.
+        headers.push(("www-authenticate", b"Bearer"));
+    }
     if *refused == Refused::ContentEncoding {
         headers.push(("accept-encoding", CODINGS_ACCEPTED.as_bytes()));
     }
     let with_body = client.head.method != Method::Head;
-    client.put_answer(&LocalAnswer { status: refused.status(), body: &body, headers: &headers, after, with_body });
+    let lines = record.rate_limits();
+    let status = refused.status();
+    client.put_answer(&LocalAnswer { status, body: &body, headers: &headers, lines: &lines, after, with_body });
     send_answer(shard, client, record, after).await
 }
 

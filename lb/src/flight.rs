@@ -21,6 +21,8 @@ pub(crate) struct Flight {
     permit: Option<Permit>,
     id: u64,
     ended: bool,
+    /// The endpoint's divided clock at the beginning, then what it went on by until the end.
+    share_us: f64,
 }
 
 impl Flight {
@@ -49,7 +51,13 @@ impl Flight {
             attempt,
         });
         let (lease, permit) = (Lease::new(choice.endpoint.clone()), choice.permit.take());
-        Self { shard: shard.clone(), lease, permit, id, ended: false }
+        let share_us = lease.endpoint().shared_by(shard.fleet.borrow().in_flight(lease.endpoint().spec.id.0), now_us);
+        Self { shard: shard.clone(), lease, permit, id, ended: false, share_us }
+    }
+
+    /// The time at the endpoint, divided among all that were there with it; `None` while it is not over.
+    pub(crate) fn share_us(&self) -> Option<f64> {
+        self.ended.then_some(self.share_us)
     }
 
     pub(crate) fn first_token(&self, at_us: u64) {
@@ -74,8 +82,14 @@ impl Flight {
         }
         let now_us = io::now_us();
         let endpoint = self.lease.endpoint();
-        self.shard.fleet.borrow_mut().ended(now_us, self.id, endpoint.spec.id.0, ended);
+        let left = {
+            let mut fleet = self.shard.fleet.borrow_mut();
+            fleet.ended(now_us, self.id, endpoint.spec.id.0, ended);
+            fleet.in_flight(endpoint.spec.id.0)
+        };
+        self.share_us = endpoint.shared_by(left, now_us) - self.share_us;
         self.shard.tell_peers(endpoint, self.id, now_us, || PeerWhat::Ended(ended));
+        self.shard.queues.look(1);
     }
 }
 

@@ -3,9 +3,11 @@
 //! Reading order: `server` (threads), `shard` (one data thread), `conn` (one client connection), `exchange` (one request in
 //! eight steps), then the rooms each step enters.
 
+mod allowance;
 mod ask;
 mod attempt;
 mod body;
+mod charge;
 pub mod cli;
 mod conn;
 mod control;
@@ -13,12 +15,14 @@ mod decide;
 mod decisions;
 mod endpoints;
 mod error;
+mod exact;
 mod exchange;
 mod flight;
 mod forward;
 mod handover;
 mod http1;
 mod io;
+mod keyring;
 mod local;
 mod log;
 mod mailbox;
@@ -29,6 +33,7 @@ mod plan;
 #[doc(hidden)]
 pub mod probe;
 mod provider;
+mod queue;
 mod quota;
 mod record;
 mod routed;

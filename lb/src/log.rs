@@ -42,6 +42,8 @@ pub(crate) struct Entry<'p> {
     pub(crate) overlap_tokens: Option<u32>,
     pub(crate) predicted_ttft_us: Option<u64>,
     pub(crate) ttft_us: Option<u64>,
+    /// How long it waited in the queue of its rule.
+    pub(crate) queued_us: Option<u64>,
     pub(crate) duration_us: u64,
     /// The status sent; 0 when none was.
     pub(crate) status: u16,
@@ -49,7 +51,7 @@ pub(crate) struct Entry<'p> {
     pub(crate) retries: u32,
     /// Machine-readable code of an error of ours.
     pub(crate) error: String,
-    /// In the currency of the destination's price list.
+    /// In the currency of the destination's prices.
     pub(crate) cost: Option<f64>,
 }
 
@@ -83,6 +85,7 @@ impl Entry<'_> {
         }
         line.some_text(",\"destination\":", self.destination);
         line.some_text(",\"endpoint\":", self.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.name.as_str()));
+        line.some_text(",\"backend\":", self.endpoint.as_ref().map_or("", |endpoint| endpoint.spec.backend.as_str()));
         line.texts(",\"tags\":[", &self.tags);
         line.raw(",\"stream\":", if self.stream { b"true" } else { b"false" });
         line.number(",\"request_bytes\":", Some(self.request_bytes));
@@ -94,6 +97,7 @@ impl Entry<'_> {
         line.number(",\"overlap_tokens\":", self.overlap_tokens.map(u64::from));
         line.milliseconds(",\"predicted_ttft_ms\":", self.predicted_ttft_us);
         line.milliseconds(",\"ttft_ms\":", self.ttft_us);
+        line.milliseconds(",\"queued_ms\":", self.queued_us);
         line.milliseconds(",\"duration_ms\":", Some(self.duration_us));
         line.number(",\"status\":", Some(u64::from(self.status)));
         line.text(",\"outcome\":", self.outcome);

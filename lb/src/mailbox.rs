@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::sync::mpsc as std_mpsc;
 
+use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
+use predictor::fleet::Evidence;
 
 use crate::decisions::{DecisionReport, Wanted};
+use crate::exact;
 use crate::handover::{Arrival, SharedLoad};
+use crate::keyring::Keyring;
 use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
@@ -49,6 +53,8 @@ pub(crate) enum ToShard {
         /// Ignored when the number has been given to another since.
         incarnation: u64,
     },
+    /// What engines tell of their caches, in order; a bounded number of blocks.
+    Cache(Arc<Vec<CacheNews>>),
     /// What another data thread decided and saw.
     Peer(Arc<PeerBatch>),
     /// A connection that another data thread accepted.
@@ -60,6 +66,15 @@ pub(crate) enum ToShard {
         /// What to accept with.
         acceptor: Acceptor,
     },
+    /// What a helper thread made of the body of a request that waits under this ticket.
+    Tokenized {
+        /// Which request.
+        ticket: u64,
+        /// Its tokens, or why there are none.
+        answer: exact::Answer,
+    },
+    /// The public keys that tokens are checked with from now on.
+    Keys(Arc<Keyring>),
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Send what is kept of the last decisions.
@@ -99,6 +114,32 @@ pub(crate) struct Scrape {
     pub(crate) block_size_tokens: Option<u32>,
 }
 
+/// What an engine tells of its cache.
+#[derive(Debug)]
+pub(crate) struct CacheNews {
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Ignored when the number has been given to another since.
+    pub(crate) incarnation: u64,
+    /// What is new.
+    pub(crate) what: CacheWhat,
+}
+
+/// See the methods of [`predictor::fleet::Fleet`] of these names.
+#[derive(Debug)]
+pub(crate) enum CacheWhat {
+    /// What the overlap rests on from now on, and the tokens in a block of the engine.
+    Evidence { evidence: Evidence, block_tokens: u32 },
+    /// Blocks stored, those of one prompt in order.
+    Stored(Vec<u64>),
+    /// Blocks dropped.
+    Removed(Vec<u64>),
+    /// All of them.
+    Cleared,
+    /// When a block was stored that was evicted since, in microseconds of the process clock.
+    Evicted { stored_at_us: u64 },
+}
+
 /// From a data thread.
 #[derive(Debug)]
 pub(crate) enum FromShard {
@@ -120,6 +161,8 @@ pub(crate) enum FromShard {
         /// Its words, shortened.
         text: String,
     },
+    /// A token names a key that is not known: the keys of its issuer are to be read again.
+    KeysWanted(KeySource),
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

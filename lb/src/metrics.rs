@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use ahash::RandomState;
 
+use crate::exact::Outcome;
 use crate::mailbox::Failure;
 use crate::openai::Usage;
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// Upper bounds in seconds of the buckets of [`Histogram`]s of durations.
 pub(crate) const DURATION_BOUNDS_S: [f64; 16] =
@@ -47,6 +49,8 @@ impl Histogram {
 pub(crate) struct Labels<'a> {
     /// The configured name of the model asked for; empty when it is none.
     pub(crate) model: &'a str,
+    /// The model that the server was sent; empty when there was none.
+    pub(crate) model_served: &'a str,
     /// The tenant's name.
     pub(crate) tenant: &'a str,
     /// Worker set or provider that answered; empty when none did.
@@ -65,6 +69,7 @@ pub(crate) struct Labels<'a> {
 #[derive(Debug, Clone)]
 struct OneSeries {
     model: Box<str>,
+    model_served: Box<str>,
     tenant: Box<str>,
     destination: Box<str>,
     rule: Box<str>,
@@ -78,6 +83,7 @@ impl OneSeries {
     fn new(labels: &Labels<'_>) -> Self {
         Self {
             model: labels.model.into(),
+            model_served: labels.model_served.into(),
             tenant: labels.tenant.into(),
             destination: labels.destination.into(),
             rule: labels.rule.into(),
@@ -91,6 +97,7 @@ impl OneSeries {
     fn labels(&self) -> Labels<'_> {
         Labels {
             model: &self.model,
+            model_served: &self.model_served,
             tenant: &self.tenant,
             destination: &self.destination,
             rule: &self.rule,
@@ -116,7 +123,8 @@ impl SeriesTable {
         let at = self.find(labels).unwrap_or_else(|| {
             let full = self.all.len() >= SERIES_MAX;
             let other = "other";
-            let folded = Labels { model: other, tenant: other, destination: other, rule: other, ..*labels };
+            let folded =
+                Labels { model: other, model_served: other, tenant: other, destination: other, rule: other, ..*labels };
             let labels = if full { &folded } else { labels };
             self.find(labels).unwrap_or_else(|| self.add(labels))
         });
@@ -152,6 +160,8 @@ pub(crate) struct SeriesCounts {
     pub(crate) cached_tokens: u64,
     /// `completion_tokens` as reported.
     pub(crate) completion_tokens: u64,
+    /// In the currencies of the destinations' prices.
+    pub(crate) cost: f64,
     /// From the last byte of the request to the first content of the answer, streamed answers only.
     pub(crate) ttft: Histogram,
     /// From the last byte of the request to the last of the answer.
@@ -220,14 +230,33 @@ pub(crate) struct Metrics {
     pub(crate) log_lines_dropped: u64,
     /// Batches for other data threads that found no room.
     pub(crate) peer_batches_dropped: u64,
+    /// Requests to worker sets with a tokenizer, by what became of their tokens.
+    pub(crate) tokenized: BTreeMap<Outcome, u64>,
+    /// How long exchanges waited for tokens.
+    pub(crate) tokenize_wait: Histogram,
+    /// Prompts whose length was told exactly and then by the engine: those where both agree, and the others.
+    pub(crate) exact_checks: [u64; 2],
     /// Failures by endpoint and kind.
     pub(crate) failures: HashMap<(EndpointId, Failure), u64, RandomState>,
     /// |predicted - actual| / actual of the time to first token, in hundredths, as a histogram: <=5 %, 10, 20, 50, 100, more.
     pub(crate) prediction_error: [u64; 6],
     /// Ended requests by their labels.
     pub(crate) series: SeriesTable,
+    /// Requests that have waited for room, by pool and rule.
+    pub(crate) queues: BTreeMap<[Box<str>; 2], QueueCounts>,
     /// Requests that a rule in shadow would have taken: by rule, then destination, then code of its refusal.
     pub(crate) shadowed: BTreeMap<[Box<str>; 3], u64>,
+    /// Requests by the tags of their prompts.
+    pub(crate) tagged: BTreeMap<Box<str>, u64>,
+}
+
+/// Requests that have waited under one rule.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct QueueCounts {
+    /// By how it ended, as [`queue::Outcome::ALL`] counts.
+    pub(crate) outcomes: [u64; queue::Outcome::ALL.len()],
+    /// How long they waited, whatever came of it.
+    pub(crate) waits: Histogram,
 }
 
 /// Upper bounds of [`Metrics::prediction_error`] as ratios; the last bucket is above all.
@@ -239,6 +268,29 @@ impl Metrics {
         let key = [rule, destination, error].map(Box::from);
         if self.shadowed.len() < SERIES_MAX || self.shadowed.contains_key(&key) {
             *self.shadowed.entry(key).or_default() += 1;
+        }
+    }
+
+    /// Counts a request that has waited, or was not let wait. Names of rules that are gone stay, within a bound.
+    pub(crate) fn queued(&mut self, pool: &str, rule: &str, outcome: queue::Outcome, waited_us: u64) {
+        let key = [pool, rule].map(Box::from);
+        if self.queues.len() < SERIES_MAX || self.queues.contains_key(&key) {
+            let counts = self.queues.entry(key).or_default();
+            counts.outcomes[outcome as usize] += 1;
+            if outcome != queue::Outcome::Full {
+                counts.waits.observe_us(waited_us);
+            }
+        }
+    }
+
+    /// Counts the tags of a prompt. Names of tags that are gone stay, within a bound.
+    pub(crate) fn tags(&mut self, tags: &[&str]) {
+        for tag in tags {
+            if let Some(count) = self.tagged.get_mut(*tag) {
+                *count += 1;
+            } else if self.tagged.len() < SERIES_MAX {
+                self.tagged.insert((*tag).into(), 1);
+            }
         }
     }
 
@@ -264,8 +316,25 @@ impl Metrics {
         self.upstream_reuses += other.upstream_reuses;
         self.log_lines_dropped += other.log_lines_dropped;
         self.peer_batches_dropped += other.peer_batches_dropped;
+        for (outcome, n) in &other.tokenized {
+            *self.tokenized.entry(*outcome).or_default() += n;
+        }
+        self.tokenize_wait.merge(&other.tokenize_wait);
+        for (mine, theirs) in self.exact_checks.iter_mut().zip(other.exact_checks) {
+            *mine += theirs;
+        }
         for (key, n) in &other.shadowed {
             *self.shadowed.entry(key.clone()).or_default() += n;
+        }
+        for (key, counts) in &other.queues {
+            let mine = self.queues.entry(key.clone()).or_default();
+            mine.waits.merge(&counts.waits);
+            for (mine, theirs) in mine.outcomes.iter_mut().zip(counts.outcomes) {
+                *mine += theirs;
+            }
+        }
+        for (tag, n) in &other.tagged {
+            *self.tagged.entry(tag.clone()).or_default() += n;
         }
         for (key, n) in &other.failures {
             *self.failures.entry(*key).or_default() += n;
@@ -277,6 +346,7 @@ impl Metrics {
             let mine = self.series.counts(&labels);
             mine.requests += counts.requests;
             mine.add_tokens(&counts.tokens());
+            mine.cost += counts.cost;
             mine.ttft.merge(&counts.ttft);
             mine.duration.merge(&counts.duration);
         }

@@ -1,14 +1,19 @@
 //! What the control thread hands to the data threads: a snapshot with its endpoints found, as one immutable value.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use admission::Account;
+use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
+use crate::exact::Exact;
 use crate::provider::Dialect;
+use crate::queue::WaitingCounts;
 use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;
@@ -62,6 +67,27 @@ pub(crate) struct EndpointSpec {
     pub(crate) timeouts: EndpointTimeouts,
     /// Why it can never be ready as configured (a missing credential, a protocol not supported); `None` when it can.
     pub(crate) unusable: Option<String>,
+    /// Why its pod takes no new work now; `None` when it does, and for all that is no pod.
+    pub(crate) withheld: Option<Withheld>,
+}
+
+/// Why a pod takes no new work, by what the cluster says. What runs there goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Withheld {
+    /// It is not ready.
+    NotReady,
+    /// It is being deleted.
+    Terminating,
+}
+
+impl Withheld {
+    /// For people.
+    pub(crate) fn why(self) -> &'static str {
+        match self {
+            Self::NotReady => "the pod is not ready",
+            Self::Terminating => "the pod is being deleted",
+        }
+    }
 }
 
 /// The header that tells a destination who is calling.
@@ -97,6 +123,12 @@ pub(crate) struct Plan {
     pub(crate) worker_sets: Vec<Vec<EndpointId>>,
     /// The classifiers of each pool of the snapshot, in its order.
     pub(crate) taggers: Vec<Tagger>,
+    /// The tokenizer of each worker set of the snapshot, in its order, where one is in force.
+    pub(crate) exact: Vec<Option<Arc<Exact>>>,
+    /// What each tenant of the snapshot has used, in its order; the same over changes of the snapshot.
+    pub(crate) accounts: Vec<Arc<Account>>,
+    /// How many requests wait under each rule.
+    pub(crate) waiting: WaitingCounts,
     /// The endpoint of each provider of the snapshot, in its order; `None` while its name cannot be resolved.
     pub(crate) providers: Vec<Option<EndpointId>>,
 }
@@ -121,7 +153,7 @@ impl Deref for LocalPlan {
 }
 
 impl Plan {
-    /// Joins a snapshot and its endpoints, and compiles its classifiers. The texts say which do not compile.
+    /// Joins a snapshot and its endpoints, and compiles its classifiers; no tokenizer is in force yet. The texts say which do not compile.
     #[must_use]
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
@@ -131,6 +163,29 @@ impl Plan {
     ) -> (Self, Vec<String>) {
         let (taggers, faults): (Vec<_>, Vec<_>) =
             snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
-        (Self { snapshot, endpoints, worker_sets, taggers, providers }, faults.into_iter().flatten().collect())
+        let accounts = Accounts::default().of(&snapshot);
+        let waiting = WaitingCounts::of(&snapshot.pools);
+        (
+            Self { snapshot, endpoints, worker_sets, taggers, exact: Vec::new(), accounts, waiting, providers },
+            faults.into_iter().flatten().collect(),
+        )
+    }
+}
+
+/// What tenants have used, over all changes of the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    by_tenant: BTreeMap<ResourceId, Arc<Account>>,
+}
+
+impl Accounts {
+    /// Those of the tenants of `snapshot`, in its order. Of tenants that are gone nothing is kept.
+    pub(crate) fn of(&mut self, snapshot: &Snapshot) -> Vec<Arc<Account>> {
+        let mut before = std::mem::take(&mut self.by_tenant);
+        for tenant in &snapshot.tenants {
+            let account = before.remove(&tenant.id).unwrap_or_default();
+            self.by_tenant.insert(tenant.id.clone(), account);
+        }
+        snapshot.tenants.iter().filter_map(|tenant| self.by_tenant.get(&tenant.id).cloned()).collect()
     }
 }

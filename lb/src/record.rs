@@ -1,8 +1,9 @@
 //! What is known of a request when it is over, for the access log and the counts (step 8).
 
 use config::snapshot::Pool;
-use policy::Api;
+use policy::{Api, RuleIndex};
 
+use crate::allowance::Allowance;
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::decisions::Ended;
@@ -25,6 +26,14 @@ pub(crate) struct Record<'p> {
     pub(crate) api: Api,
     /// The model asked for is a configured name: it may be a label.
     pub(crate) known_model: bool,
+    /// Its place in the limits of its tenant.
+    pub(crate) allowance: Option<Allowance<'p>>,
+    /// The rule of its first decision, where one was matched.
+    pub(crate) rule: Option<RuleIndex>,
+    /// Tokens of its prompt as estimated by its first decision.
+    pub(crate) prompt_tokens: u32,
+    /// Events with output.
+    pub(crate) pieces: u64,
     /// Its last decision, by the number it is kept under.
     pub(crate) decision: Option<u64>,
 }
@@ -52,7 +61,18 @@ impl<'p> Record<'p> {
     pub(crate) fn new(begun: Begun) -> Self {
         let Begun { request_id, started_us } = begun;
         let entry = Entry { outcome: "bad_request", request_id, ..Entry::default() };
-        Self { entry, started_us, received_us: started_us, api: Api::Other, known_model: false, decision: None }
+        Self {
+            entry,
+            started_us,
+            received_us: started_us,
+            api: Api::Other,
+            known_model: false,
+            allowance: None,
+            rule: None,
+            prompt_tokens: 0,
+            pieces: 0,
+            decision: None,
+        }
     }
 
     pub(crate) fn chosen(&mut self, pool: &'p Pool, plan: &'p Plan, choice: &Choice<'p>) {
@@ -67,6 +87,15 @@ impl<'p> Record<'p> {
         entry.predicted_ttft_us = choice.prediction.map(|prediction| prediction.ttft_us);
     }
 
+    /// What is left of the tenant's limits, as lines of a head; nothing where there are none.
+    pub(crate) fn rate_limits(&self) -> Vec<u8> {
+        let mut lines = Vec::new();
+        if let Some(allowance) = &self.allowance {
+            allowance.push_headers(&mut lines, io::now_us());
+        }
+        lines
+    }
+
     pub(crate) fn refused_by(&mut self, refused: &Refused, pool: &'p Pool) {
         if let Some(rule) = refused.rule() {
             let known = pool.program.rules().iter().find(|known| known.name == rule);
@@ -79,6 +108,9 @@ impl<'p> Record<'p> {
 
     pub(crate) fn settle(mut self, shard: &Shard) {
         let now_us = io::now_us();
+        if let Some(allowance) = &mut self.allowance {
+            allowance.settle(&self.entry.usage, self.pieces, now_us);
+        }
         self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
         self.entry.time_unix_ms = unix_ms();
         let entry = &self.entry;
@@ -86,6 +118,7 @@ impl<'p> Record<'p> {
             let mut metrics = shard.metrics.borrow_mut();
             let counts = metrics.series.counts(&Labels {
                 model: if self.known_model { &entry.model } else { "" },
+                model_served: entry.model_served,
                 tenant: entry.tenant,
                 destination: entry.destination,
                 rule: entry.rule,
@@ -95,10 +128,14 @@ impl<'p> Record<'p> {
             });
             counts.requests += 1;
             counts.add_tokens(&entry.usage);
+            counts.cost += entry.cost.unwrap_or_default();
             counts.duration.observe_us(entry.duration_us);
             if let Some(ttft_us) = entry.ttft_us {
                 counts.ttft.observe_us(ttft_us);
             }
+        }
+        if !entry.tags.is_empty() {
+            shard.metrics.borrow_mut().tags(&entry.tags);
         }
         if let Some(shadow) = &entry.shadow {
             shard.metrics.borrow_mut().shadow(shadow.rule, shadow.destination, shadow.error);

@@ -9,6 +9,7 @@ use crate::body::{self, Inspection, Message};
 use crate::conn::Client;
 use crate::decide;
 use crate::error::Refused;
+use crate::exact::ExactPrompt;
 use crate::http1::target::{origin_form, path_of, upstream_target};
 use crate::http1::{Method, Name};
 use crate::local;
@@ -17,7 +18,7 @@ use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options,
 use crate::plan::{LocalPlan, Plan};
 use crate::record::Record;
 use crate::shard::Shard;
-use crate::tenant::tenant_of;
+use crate::tenant::{Caller, caller_of};
 
 /// Longest model name in a log line; clients send anything.
 const MODEL_LOGGED_BYTES_MAX: usize = 200;
@@ -29,11 +30,13 @@ pub(crate) struct Routed<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) api: Api,
     pub(crate) request: Request,
-    pub(crate) tenant: &'a str,
+    pub(crate) caller: Caller<'a>,
     pub(crate) tags: Vec<&'a str>,
     /// What the upstream is asked for, where it is not what the client sent.
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) usage_asked: UsageAsked,
+    /// The prompt in the tokens of worker sets that have a tokenizer; see [`crate::exact`].
+    pub(crate) exact: Vec<ExactPrompt>,
 }
 
 /// What a request turns out to be.
@@ -50,15 +53,22 @@ pub(crate) async fn read<'a>(
     message: &mut Message,
     record: &mut Record<'a>,
 ) -> Result<Read<'a>, Refused> {
+    let caller = caller_of(shard, plan, client, &message.bytes).await?;
+    record.entry.tenant = caller.name;
     if let Some(answer) = read_head(client, plan, message, record)? {
         return Ok(Read::Local(answer));
     }
     let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
     body::decode(shard, client, message, inspection).await?;
-    Ok(Read::Route(Box::new(read_body(client, plan, message, record)?)))
+    let mut routed = Box::new(read_body(client, plan, message, caller, record)?);
+    if let Some(tagger) = plan.taggers.get(routed.pool_index) {
+        routed.tags = tagger.tags_in_turns(shard, routed.api, &routed.request, message.body()).await;
+        record.entry.tags.clone_from(&routed.tags);
+    }
+    Ok(Read::Route(routed))
 }
 
-/// Path and caller; the answer where it needs no upstream.
+/// The path; the answer where it needs no upstream.
 fn read_head<'a>(
     client: &Client,
     plan: &'a Plan,
@@ -67,8 +77,6 @@ fn read_head<'a>(
 ) -> Result<Option<local::Answer>, Refused> {
     let bytes = &message.bytes;
     let path = path_of(origin_form(client.head.target.of(bytes)));
-    let tenant = tenant_of(&plan.snapshot, client, bytes)?;
-    record.entry.tenant = tenant;
     if let Some(answer) = local::answer(&plan.snapshot, client, path)? {
         return Ok(Some(answer));
     }
@@ -85,11 +93,12 @@ fn read_head<'a>(
     Ok(None)
 }
 
-/// Body, pool, tags.
+/// Body and pool.
 fn read_body<'a>(
     client: &Client,
     plan: &'a Rc<LocalPlan>,
     message: &Message,
+    caller: Caller<'a>,
     record: &mut Record<'a>,
 ) -> Result<Routed<'a>, Refused> {
     let target = origin_form(client.head.target.of(&message.bytes));
@@ -111,11 +120,18 @@ fn read_body<'a>(
     };
     record.entry.pool = Some(&pool.id);
     record.known_model = !request.model.is_empty();
-    let tags =
-        plan.taggers.get(pool_index).map(|tagger| tagger.tags(api, &request, message.body())).unwrap_or_default();
-    record.entry.tags.clone_from(&tags);
     let usage_asked = usage_asked(&request, message.body(), has_stream_options(api));
     let target = upstream_target(api, target, path);
-    let tenant = record.entry.tenant;
-    Ok(Routed { plan, pool_index, pool, api, request, tenant, tags, target, usage_asked })
+    Ok(Routed {
+        plan,
+        pool_index,
+        pool,
+        api,
+        request,
+        caller,
+        tags: Vec::new(),
+        target,
+        usage_asked,
+        exact: Vec::new(),
+    })
 }

@@ -366,6 +366,7 @@ fn start_shards(
             waker,
             load: handles[index].load.clone(),
             control: control.clone(),
+            own: handles[index].clone(),
             peers: others.map(|(_, handle)| handle.clone()).collect(),
             body_bytes_max: settings.request_bodies_bytes_max / threads,
         };

@@ -35,7 +35,7 @@ pub(crate) struct Settings {
     pub(crate) upstream_keep_alive: Duration,
     /// Whether lines are written for the access log.
     pub(crate) access_log: AccessLog,
-    /// Whether answers carry `x-kinference-endpoint`, `-rule` and `-predicted-ttft-ms`.
+    /// Whether answers carry `x-kinference-endpoint`, `-rule`, `-predicted-ttft-ms` and `-tags`.
     pub(crate) decision_headers: DecisionHeaders,
     /// Silence of an engine within a stream after which the client is sent a comment; `None`: it never is.
     pub(crate) stream_ping: Option<Duration>,

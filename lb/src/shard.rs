@@ -5,10 +5,13 @@ use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
+use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
+use predictor::classify::Memory as PieceMemory;
 use predictor::fleet::{self, Backend, Decided, Fleet};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
@@ -18,13 +21,17 @@ use crate::conn::{self, Entrance};
 use crate::decide::Memory;
 use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
+use crate::exact::Outcome;
+use crate::exact::awaited::Awaited;
 use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
+use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
+use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tls::Acceptor;
@@ -58,6 +65,8 @@ pub(crate) struct ShardSetup {
     pub(crate) load: Arc<SharedLoad>,
     /// To the control thread.
     pub(crate) control: mpsc::Sender<FromShard>,
+    /// The way to this thread, for those who answer it.
+    pub(crate) own: ShardHandle,
     /// The other data threads.
     pub(crate) peers: Vec<ShardHandle>,
     /// Bytes of request bodies that this thread may hold.
@@ -84,6 +93,11 @@ pub(crate) struct Shard {
     pub(crate) memory: RefCell<Memory>,
     pub(crate) metrics: RefCell<Metrics>,
     pub(crate) decisions: RefCell<Decisions>,
+    /// Requests that wait for room.
+    pub(crate) queues: Queues,
+    keys: RefCell<Arc<Keyring>>,
+    /// Tokens that were verified by the keys and the plan in force, with the index of the tenant each names.
+    pub(crate) tokens: RefCell<VerifiedTokens<usize>>,
     pub(crate) draining: Cell<bool>,
     drain_since_us: Cell<u64>,
     /// Memory for request bodies.
@@ -92,11 +106,18 @@ pub(crate) struct Shard {
     pub(crate) retries_live: Cell<u32>,
     next_request: Cell<u64>,
     control: mpsc::Sender<FromShard>,
+    own: ShardHandle,
     peers: Vec<ShardHandle>,
+    /// Requests whose tokens are being made.
+    pub(crate) awaited: Awaited,
     scales: Scales,
     batch: RefCell<Vec<PeerEvent>>,
     log_lines: RefCell<Vec<u8>>,
     drained_told: Cell<bool>,
+    /// What the classifiers found in pieces of prompts that may come again.
+    pub(crate) piece_memory: RefCell<PieceMemory>,
+    /// Tasks that let others go first.
+    yielded: RefCell<Vec<Waker>>,
 }
 
 /// Runs a data thread until the process ends.
@@ -129,21 +150,29 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         memory: RefCell::default(),
         metrics: RefCell::default(),
         decisions: RefCell::default(),
+        queues: Queues::default(),
+        keys: RefCell::default(),
+        tokens: RefCell::new(VerifiedTokens::new(config::limits::TOKENS_KEPT_MAX)),
         draining: Cell::new(false),
         drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
         retries_live: Cell::new(0),
         next_request: Cell::new(seed() >> 24),
         control: setup.control,
+        own: setup.own,
         peers: setup.peers,
+        awaited: Awaited::default(),
         scales: Scales::new(setup.load, seed()),
         batch: RefCell::default(),
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
+        piece_memory: RefCell::new(PieceMemory::new(seed())),
+        yielded: RefCell::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
     io::spawn(housekeeping(shard.clone()));
+    io::spawn(look_for_room(shard.clone()));
     if !shard.peers.is_empty() {
         io::spawn(flush_peers(shard.clone()));
     }
@@ -157,7 +186,10 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let mailbox = setup.mailbox;
     let on_wake = {
         let shard = shard.clone();
-        move || shard.take_messages(&mailbox, &doors)
+        move || {
+            shard.wake_yielded();
+            shard.take_messages(&mailbox, &doors);
+        }
     };
     // Messages may have come before the waker was watched.
     on_wake();
@@ -210,12 +242,40 @@ async fn housekeeping(shard: Rc<Shard>) {
     }
 }
 
+/// Requests that wait look for room from time to time, whatever happens.
+async fn look_for_room(shard: Rc<Shard>) {
+    loop {
+        io::sleep(queue::LOOK_EVERY).await;
+        shard.queues.look(config::limits::QUEUE_LOOKS_MAX);
+    }
+}
+
 /// In microseconds.
 pub(crate) fn duration_us(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 impl Shard {
+    /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
+    pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
+        let mut asked = false;
+        std::future::poll_fn(move |cx| {
+            if asked {
+                return Poll::Ready(());
+            }
+            asked = true;
+            self.yielded.borrow_mut().push(cx.waker().clone());
+            self.reactor.wake_again();
+            Poll::Pending
+        })
+    }
+
+    fn wake_yielded(&self) {
+        for waker in self.yielded.take() {
+            waker.wake();
+        }
+    }
+
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
         for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
             match message {
@@ -231,11 +291,18 @@ impl Shard {
                         self.fleet.borrow_mut().scrape_failed(io::now_us(), endpoint.0);
                     }
                 }
+                ToShard::Cache(news) => self.take_cache_news(&news),
                 ToShard::Peer(batch) => self.apply_batch(&batch),
                 ToShard::Connection(arrival) => self.take_arrival(arrival, doors),
                 ToShard::Certificate { listener, acceptor } => {
                     if let Some(door) = doors.get(listener) {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
+                    }
+                }
+                ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
+                ToShard::Keys(keys) => {
+                    if self.keys.replace(keys.clone()).version != keys.version {
+                        self.tokens.borrow_mut().clear();
                     }
                 }
                 ToShard::Report(reply) => {
@@ -260,6 +327,8 @@ impl Shard {
                 }
             }
         }
+        // Other threads' requests may have ended, endpoints may be less busy than they were.
+        self.queues.look(1);
         if !mailbox.is_empty() {
             self.reactor.wake_again();
         }
@@ -315,6 +384,7 @@ impl Shard {
         }
         *self.plan.borrow_mut() = Some(LocalPlan::new(plan));
         self.decisions.borrow_mut().plan_changed();
+        self.tokens.borrow_mut().clear();
     }
 
     /// Whether a plan is in force whose endpoints have all been asked.
@@ -325,6 +395,16 @@ impl Shard {
     /// The plan in force.
     pub(crate) fn plan(&self) -> Option<Rc<LocalPlan>> {
         self.plan.borrow().clone()
+    }
+
+    /// The public keys that tokens are checked with.
+    pub(crate) fn keys(&self) -> Arc<Keyring> {
+        self.keys.borrow().clone()
+    }
+
+    /// Tells the control thread something that is no harm to lose.
+    pub(crate) fn tell_control(&self, message: FromShard) {
+        let _ = self.control.try_send(message);
     }
 
     fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {
@@ -340,6 +420,25 @@ impl Shard {
             own_in_flight_at_scrape: None,
         };
         self.fleet.borrow_mut().scraped(io::now_us(), id.0, &scrape);
+    }
+
+    fn take_cache_news(&self, all: &[CacheNews]) {
+        let table = self.table.borrow();
+        let mut fleet = self.fleet.borrow_mut();
+        for CacheNews { endpoint, incarnation, what } in all {
+            if table.incarnation(*endpoint, *incarnation).is_none() {
+                continue;
+            }
+            match what {
+                CacheWhat::Evidence { evidence, block_tokens } => {
+                    fleet.cache_evidence(endpoint.0, *evidence, *block_tokens);
+                }
+                CacheWhat::Stored(keys) => fleet.cache_stored(io::now_us(), endpoint.0, keys),
+                CacheWhat::Removed(keys) => fleet.cache_removed(endpoint.0, keys),
+                CacheWhat::Cleared => fleet.cache_cleared(endpoint.0),
+                CacheWhat::Evicted { stored_at_us } => fleet.cache_evicted(endpoint.0, *stored_at_us),
+            }
+        }
     }
 
     fn apply_batch(&self, batch: &PeerBatch) {
@@ -369,6 +468,16 @@ impl Shard {
                 PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
             }
         }
+    }
+
+    /// The way to this thread.
+    pub(crate) fn own(&self) -> ShardHandle {
+        self.own.clone()
+    }
+
+    /// Counts what became of a request that was to be tokenized.
+    pub(crate) fn count_tokenized(&self, outcome: Outcome) {
+        *self.metrics.borrow_mut().tokenized.entry(outcome).or_default() += 1;
     }
 
     fn report(&self) -> ShardReport {

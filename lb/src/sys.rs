@@ -182,6 +182,16 @@ pub(crate) fn stop_listening(fd: RawFd) {
     unsafe { libc::shutdown(fd, libc::SHUT_RD) };
 }
 
+/// Gives the calling thread a lower priority than others have: where it shares a core with a data thread, that one goes first.
+/// Failing is harmless.
+pub(crate) fn lower_priority() {
+    // SAFETY: no pointers are passed. On Linux a process of 0 means the calling thread alone.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, HELPER_NICENESS) };
+}
+
+/// How much other threads are preferred: a share of about a third beside one that is as busy.
+const HELPER_NICENESS: libc::c_int = 5;
+
 /// Pins the calling thread to the `index`-th core that this process may use. Failing is harmless.
 pub(crate) fn pin_to_core(index: usize) {
     // SAFETY: cpu_set_t is plain data for which all zeroes is the empty set, and the size passed is its own.

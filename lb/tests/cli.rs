@@ -315,8 +315,9 @@ fn the_crds_are_printed_as_yaml_of_their_kinds() {
 fn usage_adds_up_an_access_log_by_what_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let line = |tenant: &str, model: &str, completion: u32| {
+        let backend = if completion == 3 { "External" } else { "Local" };
         format!(
-            r#"{{"request_id":"r","tenant":"{tenant}","model":"{model}","prompt_tokens":10,"completion_tokens":{completion},"cost":0.25}}"#
+            r#"{{"request_id":"r","tenant":"{tenant}","backend":"{backend}","ttft_ms":100.2,"model":"{model}","prompt_tokens":10,"completion_tokens":{completion},"cost":0.25}}"#
         )
     };
     let log = [line("alice", "m", 1), line("bob", "m", 2), line("alice", "m", 3), "started".to_owned()].join("\n");
@@ -324,9 +325,9 @@ fn usage_adds_up_an_access_log_by_what_is_asked_for() {
     let output = kinference(&["ctl", "usage", &log]);
     assert_eq!(
         text(&output.stdout),
-        "TENANT  MODEL  REQUESTS  PROMPT  CACHED  COMPLETION    COST\n\
-         alice   m             2      20       0           4  0.5000\n\
-         bob     m             1      10       0           2  0.2500\n"
+        "TENANT  MODEL  REQUESTS  PROMPT  CACHED  COMPLETION    COST  TTFT P50  TTFT P95  OVERFLOWED\n\
+         alice   m             2      20       0           4  0.5000    100 ms    100 ms      50.0 %\n\
+         bob     m             1      10       0           2  0.2500    100 ms    100 ms       0.0 %\n"
     );
     let output = kinference(&["ctl", "usage", "--by", "model", "-o", "json", &log]);
     let sums: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one line of JSON");

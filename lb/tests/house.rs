@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const OURS: [&str; 7] = ["bedrock", "policy", "predictor", "crds", "config", "engine", "lb"];
+const OURS: [&str; 9] = ["admission", "bedrock", "policy", "predictor", "tokenizer", "crds", "config", "engine", "lb"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the crate stands in the workspace").to_owned()
@@ -54,16 +54,19 @@ fn lines_with(path: &Path, word: &str) -> Vec<String> {
 
 #[test]
 fn crates_only_know_the_crates_below_them() {
-    let allowed: [(&str, &[&str]); 9] = [
+    let allowed: [(&str, &[&str]); 12] = [
+        ("admission", &[]),
         ("lb/bedrock", &[]),
         ("policy", &[]),
         ("predictor", &[]),
+        ("predictor/tokenizer", &[]),
         ("crds", &[]),
         ("config", &["crds", "policy", "predictor"]),
+        ("config/apiserver", &[]),
         ("loadtest/engine", &[]),
         ("loadtest", &["engine", "lb", "config", "policy", "predictor"]),
-        ("lb", &["bedrock", "config", "crds", "policy", "predictor", "engine"]),
-        ("fuzz", &["bedrock", "lb", "config", "crds", "policy", "predictor"]),
+        ("lb", &["admission", "bedrock", "config", "crds", "policy", "predictor", "tokenizer", "engine"]),
+        ("fuzz", &["admission", "bedrock", "lb", "config", "crds", "policy", "predictor"]),
     ];
     for (folder, below) in allowed {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
@@ -77,9 +80,21 @@ fn crates_only_know_the_crates_below_them() {
 
 #[test]
 fn every_crate_takes_the_one_lint_table() {
-    for folder in
-        ["policy", "predictor", "crds", "config", "loadtest/engine", "loadtest", "lb", "lb/bedrock", "bench", "fuzz"]
-    {
+    for folder in [
+        "admission",
+        "policy",
+        "predictor",
+        "predictor/tokenizer",
+        "crds",
+        "config",
+        "config/apiserver",
+        "loadtest/engine",
+        "loadtest",
+        "lb",
+        "lb/bedrock",
+        "bench",
+        "fuzz",
+    ] {
         let manifest = read(&root().join(folder).join("Cargo.toml"));
         assert!(
             manifest.contains("[lints]\nworkspace = true"),
@@ -90,7 +105,18 @@ fn every_crate_takes_the_one_lint_table() {
 
 #[test]
 fn unsafe_code_stands_only_where_it_may() {
-    for folder in ["policy", "predictor", "crds", "config", "lb/bedrock", "loadtest/engine", "fuzz"] {
+    for folder in [
+        "admission",
+        "policy",
+        "predictor",
+        "predictor/tokenizer",
+        "crds",
+        "config",
+        "config/apiserver",
+        "lb/bedrock",
+        "loadtest/engine",
+        "fuzz",
+    ] {
         let library = read(&root().join(folder).join("src/lib.rs"));
         assert!(library.contains("#![forbid(unsafe_code)]"), "{folder} must forbid unsafe code");
     }
@@ -137,7 +163,7 @@ fn the_runtimes_stay_in_their_rooms() {
         let rustls = lines_with(&path, "rustls");
         assert!(tls || rustls.is_empty(), "{}: the TLS library is named outside tls/: {rustls:?}", path.display());
     }
-    for folder in ["policy", "predictor", "crds", "lb/bedrock"] {
+    for folder in ["admission", "policy", "predictor", "predictor/tokenizer", "crds", "lb/bedrock"] {
         for path in sources(&root().join(folder).join("src")) {
             for word in [
                 "tokio",

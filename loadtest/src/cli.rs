@@ -14,8 +14,9 @@ use std::{
 
 use clap::{Args, Parser, Subcommand};
 use engine::{
-    Embeddings, Engine, Settings, Tls,
+    Embeddings, Engine, KvEvents, Settings, Tls,
     fault::Fault,
+    kv_events::Stream,
     step::{Parameters, PrefixCaching, StepCost},
 };
 
@@ -23,8 +24,10 @@ use crate::{
     http::Target,
     load::{Abandon, Plan, Shape},
     pace::Arrivals,
+    replay::Replay,
     report::Verdict,
     run::{self, Progress},
+    simulate::trace::{ROWS_MAX, Trace},
     verify::Strictness,
     workload::{Api, Workload},
 };
@@ -80,6 +83,15 @@ struct EngineArgs {
     /// Requests kept for GET /debug/requests; 0 is fastest.
     #[arg(long, default_value_t = Settings::default().records_max)]
     records: usize,
+    /// Publish KV-cache events here, as vLLM does (ZeroMQ); for one --listen.
+    #[arg(long, value_name = "ADDR")]
+    kv_events: Option<SocketAddr>,
+    /// Tell KV-cache events again here.
+    #[arg(long, value_name = "ADDR", requires = "kv_events")]
+    kv_replay: Option<SocketAddr>,
+    /// Topic of KV-cache events.
+    #[arg(long, default_value = "kv@")]
+    kv_topic: String,
     /// Speak HTTPS with this certificate chain (PEM), as hosted APIs do.
     #[arg(long, requires = "tls_key", value_name = "FILE")]
     tls_cert: Option<PathBuf>,
@@ -160,6 +172,12 @@ struct RunArgs {
     /// How the requests of --rate are spread.
     #[arg(long, value_enum, default_value_t = Arrivals::Poisson)]
     arrivals: Arrivals,
+    /// Send a trace: JSON lines with timestamp, input_length, output_length and hash_ids, or Azure's CSV.
+    #[arg(long, conflicts_with_all = ["rate", "concurrency", "conversations", "abandon_share"], value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Divide the times of the trace by this.
+    #[arg(long, default_value_t = 1.0, requires = "trace", value_parser = squeeze)]
+    squeeze: f64,
     /// Requests in flight, each followed by the next; 8 when there is no --rate.
     #[arg(long)]
     concurrency: Option<u32>,
@@ -281,6 +299,12 @@ impl EngineArgs {
             embeddings: if self.embeddings { Embeddings::Served } else { Embeddings::NotFound },
             faults: self.fault.clone(),
             records_max: self.records,
+            kv_events: self.kv_events.map(|stream| KvEvents {
+                stream: Stream::Bind(stream),
+                replay: self.kv_replay,
+                topic: self.kv_topic.clone(),
+                ..KvEvents::default()
+            }),
             ..Settings::default()
         }
     }
@@ -289,7 +313,7 @@ impl EngineArgs {
 fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
     let progress = if args.quiet { Progress::Hidden } else { Progress::Shown };
     let json = args.json.clone();
-    let report = run::run(&args.plan(), progress)?;
+    let report = run::run(&args.plan()?, progress)?;
     match json {
         Some(path) if path.as_os_str() == "-" => writeln!(io::stdout(), "{}", serde_json::to_string_pretty(&report)?)?,
         Some(path) => {
@@ -310,8 +334,9 @@ fn load(args: RunArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
 }
 
 impl RunArgs {
-    fn plan(self) -> Plan {
-        Plan {
+    fn plan(self) -> Result<Plan, Box<dyn std::error::Error>> {
+        let trace = self.trace.map(|path| Trace::read(&path, ROWS_MAX)).transpose()?;
+        Ok(Plan {
             targets: self.target,
             workload: Workload {
                 api: self.api,
@@ -323,9 +348,13 @@ impl RunArgs {
                 conversations: self.conversations,
                 turns: self.turns,
             },
-            shape: match self.rate {
-                Some(rate) => Shape::Open { rate, arrivals: self.arrivals },
-                None => Shape::Closed { concurrency: self.concurrency.unwrap_or(8) },
+            shape: match (self.rate, trace) {
+                (_, Some(mut trace)) => {
+                    trace.spread_bursts();
+                    Shape::Trace(Replay::new(trace, self.squeeze))
+                }
+                (Some(rate), None) => Shape::Open { rate, arrivals: self.arrivals },
+                (None, None) => Shape::Closed { concurrency: self.concurrency.unwrap_or(8) },
             },
             duration: self.duration,
             requests_max: self.requests,
@@ -336,7 +365,7 @@ impl RunArgs {
             headers: self.header.concat(),
             abandon: Abandon { share: self.abandon_share, within: self.abandon_within },
             seed: self.seed,
-        }
+        })
     }
 }
 
@@ -360,6 +389,10 @@ fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
     let number = |part: &str| part.parse::<u32>().map_err(|_| format!("{text:?} is not N or MIN..MAX"));
     let (low, high) = (number(low)?, number(high)?);
     if low > high { Err(format!("{low} is above {high}")) } else { Ok(low..=high) }
+}
+
+fn squeeze(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|factor| (1e-3..=1e3).contains(factor)).ok_or_else(|| "a factor is from 0.001 to 1000".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {

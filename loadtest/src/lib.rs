@@ -10,6 +10,7 @@ pub mod http;
 pub mod load;
 pub mod pace;
 pub mod random;
+pub mod replay;
 pub mod report;
 pub mod run;
 pub mod simulate;

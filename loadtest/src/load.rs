@@ -17,6 +17,7 @@ use crate::{
     http::{Broken, Connection, Media, Target, Usage},
     pace::{Arrivals, Schedule, Timer},
     random::Random,
+    replay::{Replay, Said},
     sse::Events,
     tally::{Outcome, Tally},
     verify::{Check, Seen, Strictness},
@@ -24,7 +25,7 @@ use crate::{
 };
 
 /// How load arises.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub enum Shape {
     /// Requests are due at their times, whether or not earlier ones are answered. Latency counts from the due time.
     Open {
@@ -38,6 +39,8 @@ pub enum Shape {
         /// Requests in flight, of all threads.
         concurrency: u32,
     },
+    /// As a trace says: sessions begin at their times, and each turn waits for the answer before it.
+    Trace(Replay),
 }
 
 /// A whole run.
@@ -112,12 +115,13 @@ pub fn run_share(plan: &Plan, share: u32, live: &Arc<Live>) -> io::Result<Tally>
     let worker = Rc::new(Worker::new(plan, share, Arc::clone(live)));
     let local = LocalSet::new();
     local.block_on(&runtime, async {
-        match plan.shape {
-            Shape::Open { rate, arrivals } => worker.open_loop(rate / f64::from(plan.threads), arrivals).await,
-            Shape::Closed { concurrency } => {
+        match &plan.shape {
+            &Shape::Open { rate, arrivals } => worker.open_loop(rate / f64::from(plan.threads), arrivals).await,
+            &Shape::Closed { concurrency } => {
                 worker.closed_loop(share_of(concurrency.into(), plan.threads, share)).await;
                 Ok(())
             }
+            Shape::Trace(replay) => worker.replay(replay, share).await,
         }
     })?;
     let tally = worker.tally.take();
@@ -212,6 +216,43 @@ impl Worker {
         Ok(())
     }
 
+    /// This thread's sessions of a trace.
+    async fn replay(self: &Rc<Self>, replay: &Replay, share: u32) -> io::Result<()> {
+        let timer = Timer::new()?;
+        let begun = Instant::now();
+        let mut sessions = Vec::new();
+        let mine = |place: &usize| *place as u64 % u64::from(self.plan.threads) == u64::from(share);
+        for (_, (due_us, row)) in replay.beginnings().into_iter().enumerate().filter(|(place, _)| mine(place)) {
+            let due = begun + Duration::from_micros(due_us);
+            if !self.begins(due) || self.wait(&timer, due).await? == Waited::Stopped {
+                break;
+            }
+            let (worker, replay) = (Rc::clone(self), replay.clone());
+            sessions.push(tokio::task::spawn_local(async move { worker.session(&replay, row, due).await }));
+        }
+        for session in sessions {
+            // A panic has been printed; the other sessions go on.
+            let _ = session.await;
+        }
+        Ok(())
+    }
+
+    /// The turns of one session. It ends with the trace, the run, or a turn that has no right answer.
+    async fn session(&self, replay: &Replay, mut row: u32, mut due: Instant) {
+        let mut said = Said::default();
+        loop {
+            let ask = replay.ask(row, &mut said, &self.plan.workload.model);
+            let Some(answer) = self.answer(due, &ask).await else { break };
+            let Some((next, gap_us)) = replay.next(row) else { break };
+            said.say("assistant", &answer);
+            tokio::time::sleep(Duration::from_micros(gap_us)).await;
+            (row, due) = (next, Instant::now());
+            if !self.begins(due) {
+                break;
+            }
+        }
+    }
+
     /// Waits until `due`, but notices soon when the run is stopped.
     async fn wait(&self, timer: &Timer, due: Instant) -> io::Result<Waited> {
         while !self.live.stop.load(Ordering::Relaxed) {
@@ -247,11 +288,20 @@ impl Worker {
 
     /// One request from its due time to the end of its answer.
     async fn exchange(&self, due: Instant) {
+        let mut ask = self.source.borrow_mut().ask();
+        let conversation = ask.conversation.take();
+        let answer = self.answer(due, &ask).await;
+        if let Some(conversation) = conversation {
+            self.source.borrow_mut().give_back(conversation, answer.as_deref());
+        }
+    }
+
+    /// Sends one request; gives the text of its answer when it was right.
+    async fn answer(&self, due: Instant, ask: &Ask) -> Option<String> {
         self.live.begun.fetch_add(1, Ordering::Relaxed);
-        let ask = self.source.borrow_mut().ask();
-        let mut check = Check::new(self.plan.strictness, self.plan.workload.api, &ask);
+        let mut check = Check::new(self.plan.strictness, self.plan.workload.api, ask);
         let (patience, otherwise) = self.patience();
-        let outcome = timeout(patience, self.converse(due, &ask, &mut check)).await.unwrap_or(otherwise);
+        let outcome = timeout(patience, self.converse(due, ask, &mut check)).await.unwrap_or(otherwise);
         if outcome == Outcome::Right {
             let mut tally = self.tally.borrow_mut();
             tally.duration.record(due.elapsed());
@@ -261,11 +311,9 @@ impl Worker {
                 tally.output_tokens += output;
             }
         }
-        if let Some(conversation) = ask.conversation {
-            let answer = if outcome == Outcome::Right { check.text() } else { None };
-            self.source.borrow_mut().give_back(conversation, answer);
-        }
+        let answer = if outcome == Outcome::Right { check.text().map(str::to_owned) } else { None };
         self.settle(outcome);
+        answer
     }
 
     /// How long this client waits, and what it is then.

@@ -8,7 +8,7 @@ use engine::{
 };
 use serde::Deserialize;
 
-use crate::workload::{Api, Ask, Delivery};
+use crate::workload::{AnswerText, Api, Ask, Delivery};
 
 /// How closely answers are checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -114,7 +114,7 @@ impl Check {
             prompt,
             answer: None,
             text_bytes: 0,
-            text: ask.conversation.is_some().then(String::new),
+            text: (ask.answer_text == AnswerText::Kept).then(String::new),
             usage: None,
             finished: false,
             done: false,
@@ -224,7 +224,7 @@ mod tests {
     const BODY: &[u8] = br#"{"messages":[{"role":"user","content":"Hi"}]}"#;
 
     fn check(strictness: Strictness, delivery: Delivery) -> Check {
-        let ask = Ask { body: BODY.to_vec(), delivery, output_tokens: 2, conversation: None };
+        let ask = Ask { body: BODY.to_vec(), delivery, output_tokens: 2, answer_text: AnswerText::Dropped, conversation: None };
         Check::new(strictness, Api::Chat, &ask)
     }
 

@@ -62,8 +62,19 @@ pub struct Ask {
     pub delivery: Delivery,
     /// `max_tokens`.
     pub output_tokens: u32,
+    /// Whether the answer's text is needed for the next turn.
+    pub answer_text: AnswerText,
     /// The conversation it belongs to, to be given back with the answer.
     pub conversation: Option<Conversation>,
+}
+
+/// Whether the text of an answer is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnswerText {
+    /// It goes into the next turn.
+    Kept,
+    /// It is only checked.
+    Dropped,
 }
 
 /// The messages so far.
@@ -118,7 +129,8 @@ impl Source {
         };
         let model = serde_json::Value::from(self.workload.model.as_str());
         let body = format!(r#"{{"model":{model},{question},"max_tokens":{output_tokens},"temperature":0{stream}}}"#);
-        Ask { body: body.into_bytes(), delivery, output_tokens, conversation }
+        let answer_text = if conversation.is_some() { AnswerText::Kept } else { AnswerText::Dropped };
+        Ask { body: body.into_bytes(), delivery, output_tokens, answer_text, conversation }
     }
 
     fn conversation(&mut self) -> Conversation {

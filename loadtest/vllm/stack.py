@@ -157,19 +157,19 @@ class Stack:
         for process in reversed(self._processes):
             process.stop()
 
-    def start_engine(self, engine):
-        """Starts the server of `engine`; does not wait for it."""
+    def start_engine(self, engine, extra=()):
+        """Starts the server of `engine` with further arguments; does not wait for it."""
         port = engine.address.rsplit(":", 1)[1]
         env = {**os.environ, "VENV": str(self.venv), "MODEL": MODEL, "CORE": str(engine.core)}
-        argv = [HERE / "start.sh", port, "--enable-prompt-tokens-details", "--dtype", DTYPE]
+        argv = [HERE / "start.sh", port, "--enable-prompt-tokens-details", "--dtype", DTYPE, *extra]
         engine.process = self.start(f"vllm-{port}", argv, env)
 
-    def start_engines(self, count):
+    def start_engines(self, count, extra=()):
         """`count` ready servers, each with a core of its own as far as there are cores."""
         engines = [Engine(f"127.0.0.1:{port}", core=i % os.cpu_count())
                    for i, port in enumerate(free_ports(count))]
         for engine in engines:
-            self.start_engine(engine)
+            self.start_engine(engine, extra)
         for engine in engines:
             engine.process.wait_ready(engine.address, "/health", SERVER_START_S_MAX)
         return engines

@@ -19,13 +19,14 @@ import time
 from pathlib import Path
 
 import checks
+import tokens
 from client import Client
 from load import chat_body
 from report import Report
-from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, Stack, free_ports
+from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, MODEL, Stack, free_ports
 
 CONVERSATIONS, TURNS = 20, 10
-CHECKS = ("files", "conversations", "kill", "policy")
+CHECKS = ("files", "conversations", "kill", "policy", "tokenize")
 
 
 def arguments():
@@ -50,6 +51,10 @@ def arguments():
 
 
 def run(args, stack, report):
+    if "tokenize" in args.only and not args.direct:
+        tokenize(report, args, stack)
+        if args.only == ["tokenize"]:
+            return
     engines = [Engine(url.removeprefix("http://").rstrip("/")) for url in args.engines]
     if not engines:
         print("starting vLLM (one to three minutes)", flush=True)
@@ -73,6 +78,16 @@ def run(args, stack, report):
             checks.server_dies(report, stack, gateway, engines, args.seed)
     report.check("SIGTERM ends the gateway with status 0", gateway.process.stop() == 0,
                  f"status {gateway.process.popen.returncode}")
+
+
+def tokenize(report, args, stack):
+    """Exact mode, against a server of its own that has another chat template."""
+    print("starting vLLM for the comparison of tokens (one to two minutes)", flush=True)
+    model_folder = args.venv.resolve() / "models" / MODEL
+    engine = stack.start_engines(1, tokens.SERVER_ARGS)[0]
+    bodies = tokens.compare(report, args.kinference, engine, model_folder, stack.folder, args.seed)
+    tokens.through_the_gateway(report, stack, args.kinference, engine, model_folder, bodies)
+    engine.process.stop()
 
 
 def without_files(report, args, stack, engines):

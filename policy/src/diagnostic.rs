@@ -97,6 +97,9 @@ codes! {
     NoEffect = "K0112" "no-effect" Warning "The field does nothing in this version.",
     NothingServed = "K0113" "nothing-served" Warning "The set has no InferencePool, so every request is refused.",
     UnknownTenant = "K0114" "unknown-tenant" Warning "No InferenceTenant has the name, so nobody calls under it.",
+    ClassifierUnused = "K0115" "classifier-unused" Warning "No rule refers to a tag of the classifier, so it never runs.",
+    PoorExamples = "K0116" "poor-examples" Warning "The sentences of a tag do not tell each other apart.",
+    TokenizerMissing = "K0120" "tokenizer-missing" Warning "A file of a tokenizer cannot be read, so the worker set's prompts are estimated by bytes. Told by a server only: `lint` looks for no files.",
 }
 
 impl fmt::Display for Code {

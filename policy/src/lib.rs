@@ -29,6 +29,6 @@ pub use request::{Api, HeaderLookup, HeaderMap, NoHeaders, Request, Streaming};
 pub use rewrite::{Parameter, Rewrite};
 pub use rule::{
     Action, Backend, Consider, DEFAULT_RULE, Deny, Exclude, Minimize, Mode, PoolDestination, Program, ProgramError,
-    Ranking, Route, Rule, RuleIndex, SelectStep, SplitBy, Target, UpstreamHeader,
+    Queue, Ranking, Route, Rule, RuleIndex, SelectStep, SplitBy, Target, UpstreamHeader,
 };
 pub use signal::Signal;

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use ahash::AHashMap;
 
@@ -112,6 +113,8 @@ pub struct Route {
     pub exclude: Vec<Exclude>,
     /// Tried in order; the first with a surviving candidate wins. Neighbours with a weight are one split.
     pub select: Vec<SelectStep>,
+    /// Where its requests wait when every candidate was dropped; `None`: they do not.
+    pub queue: Option<Queue>,
     /// Which requests stay together in a split.
     pub split_by: SplitBy,
     /// What changes in the sampling parameters of its requests, one entry a parameter.
@@ -127,11 +130,21 @@ impl Default for Route {
             consider: Vec::new(),
             exclude: Vec::new(),
             select: vec![SelectStep::local_by_ttft()],
+            queue: None,
             split_by: SplitBy::default(),
             rewrite: Vec::new(),
             headers: Vec::new(),
         }
     }
+}
+
+/// How requests wait for room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queue {
+    /// Longest wait.
+    pub wait_max: Duration,
+    /// Most requests that wait at once.
+    pub length_max: u32,
 }
 
 /// Which requests of a split go the same way as long as nothing is full, down or written anew.

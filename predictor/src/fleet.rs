@@ -10,23 +10,26 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::{Chain, TURN_BYTES_MIN};
+use crate::prefix::chain::{Chain, Cut, TURN_BYTES_MIN};
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
 use crate::window::Window;
+use std::sync::Arc;
 
 mod belief;
+mod cache;
 mod ends;
 mod event;
 mod peers;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
+pub use cache::{Evidence, TICK_US};
 use ends::{End, Ends};
-pub use peers::{PEERS_MAX, PeerSums};
-use peers::Peers;
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
+use peers::Peers;
+pub use peers::{PEERS_MAX, PeerSums};
 
 /// What of one prompt is cached where. Reused from request to request.
 #[derive(Clone, Debug, Default)]
@@ -66,8 +69,12 @@ struct Note {
     prompt_bytes: u32,
     /// Where the prompt ends.
     prompt_end: Option<u64>,
+    /// The prompt before that it goes on from, answered by the same endpoint.
+    went_on_from: Option<End>,
     answer: Answer,
     attempt: Attempt,
+    /// Blocks held in the index by this request alone.
+    claimed: Option<Arc<[u64]>>,
 }
 
 #[derive(Debug)]
@@ -78,15 +85,30 @@ struct Endpoint {
     scale: Scale,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
-    /// Tokens of the engine's blocks: it finds whole ones only.
+    /// Tokens of the engine's blocks: it finds whole ones only. 1 until it has said so.
     block_tokens: u32,
+    /// What its prompts are recorded in.
+    recorded: Recorded,
     scraped: Scraped,
     peers: Peers,
     queue: Window,
     /// Part of the overlap estimates that turned out true, 0 to 1.
     trust: f64,
+    /// Part of the answers that came back with the next turn, 0 to 1: what a model thinks to itself does not.
+    answers_kept: f64,
     /// Mean uncached tokens of a request sent there.
     new_tokens_mean: f64,
+    cache: cache::Cache,
+}
+
+/// What the prompts sent to an endpoint are recorded in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Recorded {
+    /// Blocks of bytes.
+    Bytes,
+    /// The engine's own blocks, from the first such prompt on: one in between that is known by its bytes only must not make
+    /// what is remembered as small as blocks of bytes would have it.
+    EngineBlocks,
 }
 
 /// Beliefs about all endpoints, and the events that change them.
@@ -111,13 +133,20 @@ pub struct Fleet {
 /// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
 const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
+/// Trust above it is noise: all of the record is believed.
 const TRUST_WHOLE: f64 = 0.95;
+/// Blocks that are looked back for the turn before: an answer and a question of some length.
+const ENGINE_BLOCKS_BACK: usize = 64;
+/// Weight of a new sighting of an answer in the part that comes back.
+const ANSWERS_KEPT_STEP: f64 = 0.1;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
 const BLOCK_BYTES_STEP: f64 = 0.01;
 /// Uncached tokens of a stranger's request before any was seen.
 const NEW_TOKENS_PRIOR: f64 = 512.0;
+/// Tokens in a block of an engine's cache until it says: vLLM's default on GPUs.
+pub const BLOCK_TOKENS_DEFAULT: u32 = 16;
 /// Tokens an endpoint is taken to cache until it says.
 const KV_CAPACITY_TOKENS_DEFAULT: u64 = 500_000;
 /// At most this part of the first waiting request is taken as done while its first token is not seen.
@@ -170,11 +199,14 @@ impl Fleet {
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
             block_tokens: 1,
+            recorded: Recorded::Bytes,
             scraped: Scraped::Never,
             peers: Peers::default(),
             queue: Window::default(),
             trust: 1.0,
+            answers_kept: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
+            cache: cache::Cache::default(),
         });
         self.resize_index(endpoint);
         Added::Added
@@ -259,7 +291,8 @@ impl Fleet {
             if let Some(known) = &self.endpoints[endpoint as usize] {
                 // The index tells nothing about endpoints that cache nothing.
                 let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
-                tokens = known.trusted(f64::from(chain.prefix_bytes(depth)) * tokens_per_byte);
+                let recorded = f64::from(chain.reusable_bytes(depth)) * tokens_per_byte;
+                tokens = known.cached_tokens(recorded, prompt_tokens, chain.cut());
                 self.presume(now_us, endpoint);
             }
             plan.overlaps.push(tokens);
@@ -272,6 +305,10 @@ impl Fleet {
 
     /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
     fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
+        if chain.cut() == Cut::Tokens {
+            self.go_on_in_blocks(plan, chain);
+            return None;
+        }
         let mut prompt_tokens = None;
         for turn_end in chain.turn_ends().iter().rev() {
             for end in self.ends.at(turn_end.key) {
@@ -283,11 +320,39 @@ impl Fleet {
                 let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
-                    *overlap = known.trusted(known.whole_blocks(*end));
+                    *overlap = known.trusted(known.whole_blocks(end));
                 }
             }
         }
         prompt_tokens
+    }
+
+    /// The same for the engine's own blocks, which tell nothing of turns: the record of an endpoint ends with the last whole block
+    /// of what it was sent.
+    fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
+        let Plan { depths, overlaps, .. } = plan;
+        for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
+            let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
+            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint)) else {
+                continue;
+            };
+            if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
+                && known.cache.evidence() != Evidence::Events
+            {
+                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end)));
+            }
+        }
+    }
+
+    /// The last turn that this prompt goes on from and that the endpoint answered.
+    fn went_on_from(&self, chain: &Chain, endpoint: u32) -> Option<End> {
+        if chain.cut() == Cut::Tokens {
+            let mut last = chain.blocks().iter().rev().skip(1).take(ENGINE_BLOCKS_BACK);
+            return last.find_map(|block| self.ends.at(*block).iter().find(|end| end.endpoint == endpoint).copied());
+        }
+        let before = chain.turn_ends().iter().rev().skip(1);
+        let mut answered = before.flat_map(|turn_end| self.ends.at(turn_end.key));
+        answered.find(|end| end.endpoint == endpoint).copied()
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -308,20 +373,29 @@ impl Fleet {
             Answer::Streamed => FirstToken::Seen,
             Answer::Whole => FirstToken::PresumedAt { now_us: now_us.saturating_add(predicted.p90_us) },
         };
+        let claimed = self.endpoint(endpoint).and_then(|known| known.cache.claim(decided.chain));
         let note = Note {
+            claimed: claimed.clone(),
             features,
             model_us,
             predicted,
-            prompt_bytes: decided.chain.bytes(),
-            prompt_end: decided.chain.turn_ends().last().map(|end| end.key),
+            // Token ids say nothing about the length of a token in text.
+            prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
+            prompt_end: match decided.chain.cut() {
+                Cut::Tokens => decided.chain.blocks().last().copied(),
+                Cut::Bytes => decided.chain.turn_ends().last().map(|end| end.key),
+            },
+            went_on_from: self.went_on_from(decided.chain, endpoint),
             answer: decided.answer,
             attempt: decided.attempt,
         };
         let opening = self.book.open(now_us, id, endpoint, work, first_token, note);
         match opening {
             Opening::Counted => {
-                self.index.insert(decided.chain, endpoint);
-                self.weigh_blocks(decided.chain);
+                match claimed {
+                    Some(blocks) => self.claim(now_us, endpoint, &blocks),
+                    None => self.place(now_us, endpoint, decided.chain),
+                }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     known.new_tokens_mean += (f64::from(work.new_tokens()) - known.new_tokens_mean) * NEW_TOKENS_STEP;
                 }
@@ -351,13 +425,18 @@ impl Fleet {
         let Some(open) = self.book.close(now_us, request_id, endpoint) else {
             return;
         };
+        self.release(endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
         match ended {
             Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
                     self.learn(endpoint, &open.note, now_us.saturating_sub(open.decided_us));
                 }
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
-                    known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                    // What the engine told is no guess.
+                    if open.note.claimed.is_none() {
+                        known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                        known.learn_answers_kept(open.note.went_on_from, cached_tokens);
+                    }
                     if let Some(prompt_tokens) = prompt_tokens {
                         self.models[known.model].1.learn(open.note.prompt_bytes, prompt_tokens);
                         if let Some(key) = open.note.prompt_end {
@@ -422,9 +501,10 @@ impl Fleet {
         self.uncounted
     }
 
-    /// The prefix index, to correct it from an engine's own events.
-    pub fn index_mut(&mut self) -> &mut Index {
-        &mut self.index
+    /// Tokens in a block of the endpoint's cache; unknown until it has said so.
+    #[must_use]
+    pub fn block_tokens(&self, endpoint: u32) -> Option<u32> {
+        self.endpoint(endpoint).map(|known| known.block_tokens).filter(|&tokens| tokens > 1)
     }
 
     /// Error of the model of time, by kind key.
@@ -500,9 +580,19 @@ impl Fleet {
         }
     }
 
-    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth.
-    fn weigh_blocks(&mut self, chain: &Chain) {
+    /// Follows the mean size of a block, and sizes the index anew when it has moved by a tenth. An engine's own blocks are as many
+    /// as its cache has.
+    fn weigh_blocks(&mut self, chain: &Chain, endpoint: u32) {
         if chain.blocks().is_empty() {
+            return;
+        }
+        if chain.has_engine_blocks() {
+            if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize)
+                && known.recorded == Recorded::Bytes
+            {
+                known.recorded = Recorded::EngineBlocks;
+                self.resize_index(endpoint);
+            }
             return;
         }
         let bytes = f64::from(chain.bytes()) / chain.blocks().len() as f64;
@@ -519,8 +609,14 @@ impl Fleet {
         };
         let tokens = known.kv_capacity_tokens.unwrap_or(KV_CAPACITY_TOKENS_DEFAULT) as f64;
         let bytes = tokens * self.models[known.model].1.ratio();
+        let by_record = || match known.recorded {
+            Recorded::Bytes => (bytes / self.block_bytes_sized) as u32,
+            Recorded::EngineBlocks => {
+                (tokens / f64::from(self.block_tokens(endpoint).unwrap_or(BLOCK_TOKENS_DEFAULT))) as u32
+            }
+        };
         let blocks = match known.backend {
-            Backend::Engine => (bytes / self.block_bytes_sized) as u32,
+            Backend::Engine => known.cache.blocks(tokens).unwrap_or_else(by_record),
             Backend::Provider => 0,
         };
         self.index.resize_endpoint(endpoint, blocks);
@@ -529,22 +625,26 @@ impl Fleet {
 
 impl Endpoint {
     /// What is left of the tokens recorded as cached, by experience; a little less than all is noise.
-    fn trusted(&self, tokens: f64) -> u32 {
+    pub(super) fn trusted(&self, tokens: f64) -> u32 {
         (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
     }
 
-    /// What an engine keeps of a prompt and its answer: whole blocks, and not the answer's last token.
-    fn whole_blocks(&self, end: End) -> f64 {
-        let tokens = end.prompt_tokens.saturating_add(end.answer_tokens).saturating_sub(1);
+    /// What an engine finds again of a prompt and its answer: whole blocks, and not the answer's last token.
+    fn whole_blocks(&self, end: &End) -> f64 {
+        let kept = (f64::from(end.answer_tokens) * self.answers_kept) as u32;
+        let tokens = end.prompt_tokens.saturating_add(kept).saturating_sub(1);
         f64::from(tokens / self.block_tokens * self.block_tokens)
     }
 
-    fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
-        if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
-            // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.
-            let recorded = f64::from(expected) / self.trust;
-            self.trust += ((f64::from(actual) / recorded).min(1.0) - self.trust) * TRUST_STEP;
-            self.trust = self.trust.clamp(0.05, 1.0);
+    /// Follows how much of the answers comes back, by what was found of a prompt that goes on.
+    fn learn_answers_kept(&mut self, before: Option<End>, cached_tokens: Option<u32>) {
+        let (Some(before), Some(cached)) = (before, cached_tokens) else { return };
+        let (answer, found) = (f64::from(before.answer_tokens), i64::from(cached) + i64::from(self.block_tokens) - 1);
+        // Less than the prompt was evicted: it says nothing about answers.
+        let of_answer = found - i64::from(before.prompt_tokens);
+        if before.answer_tokens >= self.block_tokens && of_answer >= 0 {
+            let kept = (of_answer as f64 / answer).min(1.0);
+            self.answers_kept += (kept - self.answers_kept) * ANSWERS_KEPT_STEP;
         }
     }
 }

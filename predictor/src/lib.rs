@@ -11,6 +11,8 @@
 
 pub mod classify;
 pub mod fleet;
+pub mod kv_event;
+pub mod kv_mirror;
 pub mod ledger;
 pub mod prefix;
 pub mod tokens;

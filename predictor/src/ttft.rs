@@ -85,7 +85,9 @@ impl Load {
         let prompt = f64::from(self.work.prompt_tokens());
         let new = self.ahead_new_tokens + f64::from(self.work.new_tokens());
         let attention = self.ahead_attention + self.work.attention_x2() as f64 / 2.0;
-        let steps = 1.0 + new / self.max_batched_tokens.max(1.0) + if self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
+        // Who waits behind others waits for the end of their step as well.
+        let begun = if self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
+        let steps = begun + 1.0 + new / self.max_batched_tokens.max(1.0);
         let pressure = match self.kv_capacity_tokens {
             Some(capacity) if capacity >= 1.0 => {
                 (10.0 * ((self.decoding_tokens + prompt) / capacity - 0.9)).clamp(0.0, 100.0)
@@ -312,7 +314,8 @@ impl Kind {
     #[must_use]
     pub fn prefill_s(&self, scale: Scale, work: Work) -> f64 {
         let pairs = work.attention_x2() as f64 / 2.0;
-        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
+        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT
+            + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
         (scale.factor * own).max(1e-6)
     }
 
@@ -470,8 +473,8 @@ mod tests {
             others_tokens: 8_192.0,
             ..load(4_096, 0, 4_096.0)
         };
-        // new = 8,192: one full step, so two steps; attention of the own prompt is half of its square.
-        assert_eq!(load.engine(), [1.0, 1.0, 1.125, 2.0, 1.91808, 10.0 * (1.0 - 0.9), 1.0, 1.0, 0.5]);
+        // new = 8,192 of which a part is ahead: one full step, so two steps, after the one in progress; attention of the own prompt is half of its square.
+        assert_eq!(load.engine(), [1.0, 1.0, 1.125, 3.0, 2.87712, 10.0 * (1.0 - 0.9), 1.0, 1.0, 0.5]);
         assert_eq!(load.provider(), [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5]);
     }
 

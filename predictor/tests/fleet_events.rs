@@ -339,3 +339,49 @@ proptest! {
         }
     }
 }
+
+/// A prompt in the engine's own blocks.
+fn engine_blocks(first: u32, tokens: u32, block_tokens: u32) -> Chain {
+    let seed = Seed { model: "m", lora: None, cache_salt: None };
+    let mut builder = ChainBuilder::new(&seed, block_tokens * 4, Chain::default());
+    builder.token_ids(std::iter::once(first).chain(1..tokens));
+    builder.finish_engine_blocks()
+}
+
+#[test]
+fn a_prompt_in_the_engines_own_blocks_overlaps_by_whole_blocks_and_never_to_its_last_token() {
+    let mut fleet = fleet(1);
+    let chain = engine_blocks(7, 1_000, 16);
+    let decision = Decided { prompt_tokens: 1_000, ..decided(1, 0, &chain) };
+    fleet.decided(0, &decision);
+    fleet.ended(1, 1, 0, COMPLETED);
+    let overlap = |fleet: &mut Fleet, tokens: u32| {
+        let mut plan = Plan::default();
+        fleet.plan(&mut plan, &engine_blocks(7, tokens, 16), tokens, 2);
+        plan.overlap_tokens(0)
+    };
+    assert_eq!(
+        [992, 993, 1_000, 1_008, 2_000, 16, 15].map(|tokens| overlap(&mut fleet, tokens)),
+        [976, 992, 992, 992, 992, 0, 0]
+    );
+}
+
+#[test]
+fn the_engines_own_blocks_are_remembered_as_many_as_its_cache_has_and_teach_nothing_about_bytes() {
+    let mut fleet = fleet(1);
+    let blocks = Scrape { num_gpu_blocks: Some(20), block_size_tokens: Some(32), ..scrape(0.0) };
+    fleet.scraped(0, 0, &blocks);
+    assert_eq!((fleet.block_tokens(0), fleet.block_tokens(1)), (Some(32), None));
+    let estimate = fleet.estimate_tokens("m", 8_000);
+    for id in 0..10 {
+        let chain = engine_blocks(id, 320, 32);
+        fleet.decided(0, &Decided { prompt_tokens: 320, ..decided(u64::from(id), 0, &chain) });
+        let ended = Ended::Completed { prompt_tokens: Some(320), cached_tokens: None, completion_tokens: None };
+        fleet.ended(1, u64::from(id), 0, ended);
+    }
+    assert_eq!(fleet.snapshot(2, 0).expect("known").blocks_held, 20);
+    assert_eq!(fleet.estimate_tokens("m", 8_000), estimate);
+    // One that is known by its bytes only makes no room for others.
+    fleet.decided(3, &decided(99, 0, &prompt(b'a', 256)));
+    assert_eq!(fleet.snapshot(4, 0).expect("known").blocks_held, 20);
+}

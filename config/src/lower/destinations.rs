@@ -12,8 +12,8 @@ use crate::limits::METRICS_INTERVAL;
 use crate::node::Path;
 use crate::secret::{Auth, Credential, Lookup, SecretSource};
 use crate::snapshot::{
-    Authorities, BaseUrl, Cost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts, ProviderTls,
-    RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
+    Authorities, BaseUrl, Cost, GpuCost, KvEvents, Metrics, ModelKind, Provider, ProviderApi, ProviderTimeouts,
+    ProviderTls, RateLimits, ServedModel, StaticEndpoint, Tls, Tokenizer, WorkerSet, WorkerSetLimits,
 };
 use crate::url::{check_host, parse_base_url};
 
@@ -57,13 +57,44 @@ pub(super) fn worker_set(
         selector: labels.into_iter().collect(),
         port: spec.port,
         metrics: Metrics { path: spec.metrics.path.clone(), interval },
-        kv_events: spec.kv_events.as_ref().map(|k| KvEvents { port: k.port, topic: k.topic.clone() }),
-        tokenizer: spec.tokenizer.as_ref().map(|t| Tokenizer {
-            file: c.beside(&t.file),
-            chat_template_file: t.chat_template_file.as_ref().map(|f| c.beside(f)),
+        kv_events: spec.kv_events.as_ref().map(|k| KvEvents {
+            port: k.port,
+            topic: k.topic.clone(),
+            replay_port: k.replay_port,
+            ranks: k.data_parallel_ranks,
+            // Its format was checked with the schema.
+            listen: k.listen.as_deref().and_then(|listen| listen.parse().ok()),
         }),
+        tokenizer: spec.tokenizer.as_ref().map(|written| tokenizer(c, written, lookup, findings)),
         limits: WorkerSetLimits { in_flight_per_endpoint_max: spec.limits.max_in_flight_per_endpoint },
         auth: spec.auth.as_ref().and_then(|a| auth(c, a, lookup, findings)),
+        gpu_cost: spec.cost.as_ref().map(|cost| GpuCost {
+            per_second: cost.per_gpu_second * f64::from(cost.gpus_per_endpoint),
+            currency: cost.currency.clone(),
+        }),
+    }
+}
+
+/// Files of a tokenizer; one that is not there is a warning, and the worker set's prompts are estimated by bytes.
+fn tokenizer(
+    c: &Checked,
+    written: &crds::worker_set::Tokenizer,
+    lookup: &Lookup<'_>,
+    findings: &mut Vec<Diagnostic>,
+) -> Tokenizer {
+    let named = [("file", Some(&written.file)), ("chatTemplateFile", written.chat_template_file.as_ref())];
+    for (key, file) in named.into_iter().filter_map(|(key, file)| Some((key, c.beside(file?)))) {
+        if let Err(reason) = std::fs::metadata(&file)
+            && lookup.reports_missing()
+        {
+            let path = Path::spec().key("tokenizer").key(key);
+            let message = format!("{}: {reason}; tokens are estimated from bytes", file.display());
+            findings.push(c.finding(Code::TokenizerMissing, &path, message));
+        }
+    }
+    Tokenizer {
+        file: c.beside(&written.file),
+        chat_template_file: written.chat_template_file.as_ref().map(|file| c.beside(file)),
     }
 }
 
@@ -73,11 +104,6 @@ fn endpoints(c: &Checked, spec: &InferenceWorkerSetSpec, findings: &mut Vec<Diag
     for (i, written) in spec.endpoints.iter().flatten().enumerate() {
         let path = Path::spec().key("endpoints").index(i).key("address");
         let bare = written.address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(&written.address);
-        if let Err(reason) = check_host(bare) {
-            let finding = c.finding(Code::BadFormat, &path, reason);
-            findings.push(finding.expected("an IP address or a DNS name; the port stands in `port`"));
-            continue;
-        }
         let endpoint = StaticEndpoint { host: bare.to_ascii_lowercase(), port: written.port.unwrap_or(spec.port) };
         if let Some(first) = seen.insert(endpoint.clone(), i) {
             let message = format!("the endpoint {endpoint} is here twice; the first is spec.endpoints[{first}]");
@@ -177,7 +203,7 @@ pub(super) fn rate_limits(limits: &Limits) -> RateLimits {
     }
 }
 
-fn is_loopback(url: &BaseUrl) -> bool {
+pub(super) fn is_loopback(url: &BaseUrl) -> bool {
     url.host == "localhost" || url.host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 

@@ -3,10 +3,12 @@
 //! A limit that is believed to hold and does not is worse than one that is refused. A row leaves this table in the change that
 //! makes its field work.
 
-use policy::{Code, Diagnostic};
+use crds::Document;
+use policy::{Action, Code, Diagnostic};
 
-use super::Checked;
+use super::{Checked, Origin};
 use crate::node::Path;
+use crate::snapshot::Snapshot;
 
 /// A field without effect, and what comes of it.
 struct Idle {
@@ -51,31 +53,30 @@ const fn classifier(value: &'static str) -> Idle {
     Idle { kind: "InferenceClassifier", path: &["type"], value, of_type: "", outcome }
 }
 
-const TABLE: [Idle; 12] = [
-    idle("InferenceTenant", &["limits", "requestsPerMinute"], "requests are not limited"),
-    idle("InferenceTenant", &["limits", "tokensPerMinute"], "tokens are not limited"),
-    idle("InferenceTenant", &["limits", "maxInFlight"], "requests in flight are not limited"),
-    idle("InferenceTenant", &["priority"], "all tenants are served alike"),
-    idle("InferenceTenant", &["jwt"], "tokens are not accepted"),
+/// Has an effect where there are pods.
+const SELECTOR: &[&str] = &["selector"];
+
+const TABLE: [Idle; 3] = [
     never_reached(
         &["auth", "awsSigV4"],
         "OpenAI",
         "awsSigV4 with type: OpenAI",
         "use `type: Bedrock`, or `bearer` with an API key of the provider",
     ),
-    idle("InferenceWorkerSet", &["kvEvents"], "what is cached is estimated from this gateway's own requests"),
-    idle("InferenceWorkerSet", &["tokenizer"], "tokens are estimated from bytes"),
-    idle("InferenceWorkerSet", &["selector"], "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("Examples"),
+    idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
     classifier("HTTP"),
-    idle("InferenceClassifier", &["modelFile"], "the built-in model is used"),
 ];
 
-pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
+        let in_cluster = origin == Origin::Cluster;
         let written = c.raw.root.field("spec").and_then(|spec| spec.field("type")).and_then(|node| node.text());
-        let concerned = |row: &&Idle| row.kind == kind && (row.of_type.is_empty() || written == Some(row.of_type));
+        let concerned = |row: &&Idle| {
+            row.kind == kind
+                && (row.of_type.is_empty() || written == Some(row.of_type))
+                && !(in_cluster && row.path == SELECTOR)
+        };
         for row in TABLE.iter().filter(concerned) {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
@@ -87,6 +88,26 @@ pub(super) fn warn(checked: &[Checked], findings: &mut Vec<Diagnostic>) {
             if row.value.is_empty() || node.text().is_some_and(|text| text.starts_with(row.value)) {
                 findings.push(c.finding(Code::NoEffect, &path, row.message(&c.id.name, node.text())));
             }
+        }
+    }
+}
+
+/// A tenant's priority where no request ever waits.
+pub(super) fn idle_priorities(snapshot: &Snapshot, checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+    let rules = snapshot.pools.iter().flat_map(|pool| pool.program.rules());
+    let mut routes = rules.filter_map(|rule| match &rule.action {
+        Action::Route(route) => Some(route),
+        Action::Deny(_) => None,
+    });
+    if routes.any(|route| route.queue.is_some()) {
+        return;
+    }
+    for c in checked {
+        if let Document::Tenant(tenant) = &c.document
+            && tenant.spec.priority != 0
+        {
+            let message = "`priority` has no effect: no route in use has a `queue`";
+            findings.push(c.finding(Code::NoEffect, &Path::spec().key("priority"), message));
         }
     }
 }

@@ -12,7 +12,7 @@ use policy::{Action, Backend, Code, Diagnostic, DropCondition, Signal, TagCondit
 use super::rules::{Policy, backend, rule_path};
 use crate::check::nearest;
 use crate::node::Path;
-use crate::snapshot::{Classifier, ClassifierKind, Pool, ResourceId, Snapshot};
+use crate::snapshot::{Classifier, ClassifierKind, DestinationKind, Pool, RateLimits, ResourceId, Snapshot};
 
 /// Who calls where there are no tenants.
 const ANONYMOUS: &str = "anonymous";
@@ -55,7 +55,7 @@ pub(super) fn warn(snapshot: &Snapshot, policies: &BTreeMap<&ResourceId, Policy<
             if let Some(route) = &rule.rule.route {
                 rule.excludes(route, findings);
                 rule.steps(route, &known, findings);
-                rule.idle(route, findings);
+                rule.idle(route, snapshot, findings);
             }
         }
     }
@@ -271,8 +271,21 @@ impl RuleLint<'_> {
         Some(self.policy.document.finding(Code::PersonalDataMayLeave, path, message))
     }
 
+    /// Whether a destination of a pool may be at a limit.
+    fn has_limits(&self, snapshot: &Snapshot) -> bool {
+        let mut destinations = self.pools.iter().flat_map(|attached| &attached.pool.destinations);
+        destinations.any(|destination| match destination.kind {
+            DestinationKind::WorkerSet(i) => {
+                snapshot.worker_sets.get(i).is_some_and(|set| set.limits.in_flight_per_endpoint_max.is_some())
+            }
+            DestinationKind::Provider(i) => {
+                snapshot.providers.get(i).is_some_and(|provider| provider.limits != RateLimits::default())
+            }
+        })
+    }
+
     /// Fields that do nothing where they stand.
-    fn idle(&self, route: &wire::Route, findings: &mut Vec<Diagnostic>) {
+    fn idle(&self, route: &wire::Route, snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
         let path = self.path.key("route");
         let steps = route.select.as_deref().unwrap_or_default();
         let weighted = |i: usize| steps.get(i).is_some_and(|s| s.weight.is_some());
@@ -298,9 +311,16 @@ impl RuleLint<'_> {
         if route.split_by != wire::SplitBy::default() && !(0..steps.len()).any(weighted) {
             idle(&path.key("splitBy"), "`splitBy` has no effect: no step has a `weight`".to_owned());
         }
+        if route.queue.is_some() && route.exclude.is_empty() && !self.has_limits(snapshot) {
+            let instead = "no entry of `exclude` and no limit of a destination ever keeps its requests back";
+            idle(&path.key("queue"), format!("`queue` has no effect: {instead}"));
+        }
         if self.rule.mode == wire::Mode::Shadow {
-            let changes =
-                [("rewrite", route.rewrite.is_some()), ("upstreamHeaders", !route.upstream_headers.is_empty())];
+            let changes = [
+                ("rewrite", route.rewrite.is_some()),
+                ("upstreamHeaders", !route.upstream_headers.is_empty()),
+                ("queue", route.queue.is_some()),
+            ];
             for (field, _) in changes.iter().filter(|(_, given)| *given) {
                 idle(&path.key(field), format!("`{field}` has no effect: the rule is in mode Shadow"));
             }
@@ -366,7 +386,7 @@ impl Tags {
         for classifier in snapshot.classifiers.iter().filter(asked) {
             match &classifier.kind {
                 ClassifierKind::Pii { .. } => {
-                    names.extend(["pii".to_owned(), "pii-unscanned".to_owned()]);
+                    names.extend(["pii", "pii-unscanned", "network", "crypto"].map(str::to_owned));
                     families.extend(["pii-", "network-", "crypto-"]);
                 }
                 ClassifierKind::Secrets => {

@@ -8,44 +8,15 @@ use policy::rule::{Exclude, ExcludeScope};
 use policy::signal::WINDOW_S_MAX;
 use policy::{
     Action, Api, Backend, Code, Consider, Deny, Diagnostic, DropCondition, HeaderCondition, HeaderTest, Match,
-    Minimize, Mode, NumberRange, Parameter, Pattern, PoolDestination, Ranking, Rewrite, Route, Rule, SelectStep,
+    Minimize, Mode, NumberRange, Parameter, Pattern, PoolDestination, Queue, Ranking, Rewrite, Route, Rule, SelectStep,
     Signal, SplitBy, Streaming, TagCondition, UpstreamHeader,
 };
 
 use super::Checked;
 use crate::check::nearest;
+use crate::limits::QUEUE_WAIT;
 use crate::node::Path;
 use crate::snapshot::{DestinationKind, Snapshot};
-
-/// Headers no policy may write: they frame the message, name the connection, carry a credential, or are written by the gateway.
-const RESERVED_HEADERS: [&str; 26] = [
-    "accept-encoding",
-    "api-key",
-    "authorization",
-    "connection",
-    "content-encoding",
-    "content-length",
-    "content-type",
-    "cookie",
-    "expect",
-    "host",
-    "keep-alive",
-    "openai-organization",
-    "openai-project",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "proxy-connection",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-    "x-amz-security-token",
-    "x-api-key",
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-goog-api-key",
-    "x-request-id",
-];
 
 /// A policy document.
 pub(super) struct Policy<'d> {
@@ -197,6 +168,14 @@ impl<'d> Policy<'d> {
             let path = path.key("select").index(i).key("names");
             self.check_names(&path, step.names.as_ref(), Some(backend(step.backend)), snapshot, findings);
         }
+        if let Some(queue) = &route.queue {
+            let (low, high) = QUEUE_WAIT;
+            if queue.max_wait.0 < low || queue.max_wait.0 > high {
+                let message = format!("the wait {} is not between {low:?} and {high:?}", queue.max_wait);
+                let path = path.key("queue").key("maxWait");
+                findings.push(self.document.finding(Code::OutOfRange, &path, message));
+            }
+        }
         for rewrite in rewrites(route) {
             if let (Some(least), Some(most)) = (rewrite.at_least, rewrite.at_most)
                 && least > most
@@ -210,7 +189,7 @@ impl<'d> Policy<'d> {
         for (i, header) in route.upstream_headers.iter().enumerate() {
             let path = path.key("upstreamHeaders").index(i).key("name");
             let name = header.name.to_ascii_lowercase();
-            if RESERVED_HEADERS.contains(&name.as_str()) {
+            if wire::RESERVED_HEADERS.contains(&name.as_str()) {
                 let message = format!("the header `{name}` is one that the gateway writes or keeps to itself");
                 findings.push(self.document.finding(Code::ReservedHeader, &path, message));
             }
@@ -390,6 +369,7 @@ fn bind_route(route: &wire::Route, pool: &[PoolDestination]) -> Route {
         consider: consider.collect(),
         exclude: route.exclude.iter().map(|e| bind_exclude(e, pool)).collect(),
         select,
+        queue: route.queue.map(|queue| Queue { wait_max: queue.max_wait.0, length_max: queue.max_length }),
         split_by: match route.split_by {
             wire::SplitBy::Conversation => SplitBy::Conversation,
             wire::SplitBy::Tenant => SplitBy::Tenant,

@@ -1,6 +1,7 @@
 //! Tenants and classifiers: who calls, and what is known of their prompts.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 
 use crds::Document;
 use crds::classifier::{ClassifierTag, ClassifierType, InferenceClassifierSpec, OnError as WrittenOnError};
@@ -10,12 +11,12 @@ use policy::{Code, Diagnostic};
 use sha2::{Digest, Sha256};
 
 use super::Checked;
-use super::destinations::{credential, rate_limits};
+use super::destinations::{credential, is_loopback, rate_limits};
 use crate::node::Path;
 use crate::secret::Lookup;
 use crate::snapshot::{
-    Classifier, ClassifierKind, ExampleTag, Jwt, KeywordTag, OnError, Scope, Snapshot, Tenant, WordBoundary,
-    comparable_name,
+    Classifier, ClassifierKind, ExampleTag, Jwt, KeySource, KeywordTag, OnError, Scope, Snapshot, Tenant, Tls,
+    WordBoundary, comparable_name,
 };
 use crate::url::parse_base_url;
 
@@ -30,20 +31,42 @@ pub(super) fn tenant(
         let path = Path::spec().key("apiKeys").index(i);
         key_sha256.extend(key_hash(c, &path, key, lookup, findings));
     }
+    if let Some(url) = spec.jwt.as_ref().and_then(|jwt| jwt.jwks_url.as_deref())
+        && let Ok(parsed) = parse_base_url(url)
+        && parsed.tls == Tls::No
+        && !is_loopback(&parsed)
+    {
+        let message = "the issuer's keys come without encryption: whoever stands between can put in keys of their own";
+        let finding = c.finding(Code::PlainTextCredential, &Path::spec().key("jwt").key("jwksUrl"), message);
+        findings.push(finding.expected("an `https://` URL, or `jwksFile`"));
+    }
     Tenant {
         id: c.id.clone(),
         key_sha256,
-        jwt: spec.jwt.as_ref().map(|jwt| Jwt {
-            issuer: jwt.issuer.clone(),
-            audience: jwt.audience.clone(),
-            claim: jwt.claim.clone(),
-            equals: jwt.equals.clone(),
-            jwks_file: c.beside(&jwt.jwks_file),
+        key_files: spec.api_keys.iter().filter_map(|key| key_file(c, key)).collect(),
+        jwt: spec.jwt.as_ref().and_then(|jwt| {
+            Some(Jwt {
+                issuer: jwt.issuer.clone(),
+                audience: jwt.audience.clone(),
+                claim: jwt.claim.clone(),
+                equals: jwt.equals.clone(),
+                keys: match (&jwt.jwks_file, &jwt.jwks_url) {
+                    (Some(file), _) => KeySource::File(c.beside(file)),
+                    (None, Some(url)) => KeySource::Url(url.clone()),
+                    // The schema check has told of it.
+                    (None, None) => return None,
+                },
+            })
         }),
         client_certificate_san: spec.client_certificate.as_ref().map(|cert| cert.san.clone()),
         limits: rate_limits(&spec.limits),
         priority: spec.priority,
     }
+}
+
+/// The file of a key, to be watched.
+fn key_file(c: &Checked, key: &ApiKey) -> Option<PathBuf> {
+    key.from_file.as_ref().map(|file| c.beside(file))
 }
 
 /// The hash of a key, written or computed; `None` when the key cannot be found.
@@ -95,6 +118,21 @@ pub(super) fn check_certificates(snapshot: &Snapshot, checked: &[Checked], findi
             let document = checked.iter().find(|c| c.id == tenant.id && matches!(c.document, Document::Tenant(_)));
             let message = format!("the same name also belongs to the tenant `{}`", first.id);
             let path = Path::spec().key("clientCertificate").key("san");
+            findings.extend(document.map(|c| c.finding(Code::DuplicateName, &path, message)));
+        }
+    }
+}
+
+/// A token must name one tenant: as far as that can be told from what they ask of it.
+pub(super) fn check_tokens(snapshot: &Snapshot, checked: &[Checked], findings: &mut Vec<Diagnostic>) {
+    let mut owner: BTreeMap<[&str; 4], &Tenant> = BTreeMap::new();
+    for tenant in &snapshot.tenants {
+        let Some(jwt) = &tenant.jwt else { continue };
+        let audience = jwt.audience.as_deref().unwrap_or_default();
+        if let Some(first) = owner.insert([&jwt.issuer, audience, &jwt.claim, &jwt.equals], tenant) {
+            let document = checked.iter().find(|c| c.id == tenant.id && matches!(c.document, Document::Tenant(_)));
+            let message = format!("the same tokens also belong to the tenant `{}`", first.id);
+            let path = Path::spec().key("jwt").key("equals");
             findings.extend(document.map(|c| c.finding(Code::DuplicateName, &path, message)));
         }
     }

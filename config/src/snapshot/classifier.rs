@@ -20,6 +20,31 @@ pub struct Classifier {
     pub on_error: OnError,
 }
 
+impl Classifier {
+    /// Whether it runs for prompts that `program` judges: a rule refers to one of its tags, or personal data might leave the cluster.
+    #[must_use]
+    pub fn runs_for(&self, program: &policy::Program) -> bool {
+        let referenced = program.tags_referenced();
+        let any = |test: &dyn Fn(&str) -> bool| referenced.iter().any(|tag| test(tag));
+        match &self.kind {
+            ClassifierKind::Pii { .. } => {
+                program.external_in_play()
+                    || any(&|tag| {
+                        tag == "pii"
+                            || matches!(tag, "network" | "crypto")
+                            || ["pii-", "network-", "crypto-"].iter().any(|family| tag.starts_with(family))
+                    })
+            }
+            ClassifierKind::Secrets => any(&|tag| tag == "secret" || tag.starts_with("secret-")),
+            ClassifierKind::Complexity { .. } => any(&|tag| tag.starts_with("complexity-")),
+            ClassifierKind::Keywords { tags } => tags.iter().any(|own| any(&|tag| tag == own.tag)),
+            ClassifierKind::Regex { tags } => tags.iter().any(|(own, _)| any(&|tag| tag == own)),
+            ClassifierKind::Examples { tags } => tags.iter().any(|own| any(&|tag| tag == own.tag)),
+            ClassifierKind::Http { tags, .. } => tags.iter().any(|own| any(&|tag| tag == own)),
+        }
+    }
+}
+
 /// What a classifier looks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClassifierKind {

@@ -228,7 +228,7 @@ impl Reading {
     }
 }
 
-/// Files of credentials and authorities in force: a rotated token is a change of the set.
+/// Files of credentials and authorities in force, of destinations and of tenants: a rotated one is a change of the set.
 fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
     let sets = snapshot.worker_sets.iter().filter_map(|w| w.auth.as_ref());
     let providers = snapshot.providers.iter().filter_map(|p| p.auth.as_ref());
@@ -240,7 +240,8 @@ fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
         Authorities::File { file, .. } => Some(file.clone()),
         Authorities::System => None,
     });
-    files.chain(authorities).collect::<BTreeSet<_>>().into_iter().collect()
+    let keys = snapshot.tenants.iter().flat_map(|tenant| tenant.key_files.iter().cloned());
+    files.chain(authorities).chain(keys).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
 /// What tells one state of a file from another without reading it.

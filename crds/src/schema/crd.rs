@@ -2,7 +2,8 @@
 //!
 //! A structural schema (Kubernetes, "Specifying a structural schema") allows no `additionalProperties`
 //! beside `properties`, no alternatives with types of their own, and has a type at every node. What the
-//! plain form says with its own keywords becomes CEL rules here.
+//! plain form says with its own keywords becomes CEL rules here. The API server refuses a definition whose rules could cost too much,
+//! by the longest lists and texts there may be: a list above a rule, and a text inside one, needs a bound.
 
 use std::fmt::Write as _;
 
@@ -11,6 +12,14 @@ use serde_json::{Map, Value, json};
 use crate::document::Kind;
 use crate::status::Status;
 use crate::{GROUP, VERSION};
+
+/// A DNS name or an IPv4 address.
+const HOST: &str =
+    r"([0-9A-Za-z_]([0-9A-Za-z_-]{0,61}[0-9A-Za-z_])?\.)*[0-9A-Za-z_]([0-9A-Za-z_-]{0,61}[0-9A-Za-z_])?\.?";
+/// An IPv6 address, roughly.
+const IPV6: &str = "[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*";
+/// Longest text of a duration: `168h` in microseconds has twelve digits.
+const DURATION_LENGTH_MAX: u32 = 32;
 
 /// The definition of a kind, or `None` for one that is not a Kubernetes resource.
 #[must_use]
@@ -35,6 +44,8 @@ pub fn definition(kind: Kind) -> Option<Value> {
     };
     let mut columns = columns.as_array().cloned().unwrap_or_default();
     columns.insert(0, column("Accepted", "string", ".status.conditions[?(@.type=='Accepted')].status"));
+    columns.push(wide("Programmed", ".status.conditions[?(@.type=='Programmed')].status"));
+    columns.push(wide("Reason", ".status.conditions[?(@.type=='Accepted')].reason"));
     columns.push(column("Age", "date", ".metadata.creationTimestamp"));
     let mut spec = super::spec(kind);
     let mut status = super::of::<Status>();
@@ -84,6 +95,11 @@ fn column(name: &str, kind: &str, path: &str) -> Value {
     json!({ "name": name, "type": kind, "jsonPath": path })
 }
 
+/// A column that `kubectl get -o wide` shows.
+fn wide(name: &str, path: &str) -> Value {
+    json!({ "name": name, "type": "string", "jsonPath": path, "priority": 1 })
+}
+
 /// Makes a schema in the plain form structural.
 fn structural(value: &mut Value) {
     let Value::Object(object) = value else { return };
@@ -100,13 +116,73 @@ fn structural(value: &mut Value) {
         object.remove("enum");
         object.insert("x-kubernetes-validations".to_owned(), json!([{ "rule": "self", "message": "must be true" }]));
     }
-    // A CRD knows other formats; the balancer checks ours. `url` has no pattern of its own.
-    if object.remove("format") == Some(json!("url")) {
-        object.insert("pattern".to_owned(), json!("^https?://"));
-    }
+    formats(object);
+    tell_default(object);
     object.remove("x-descriptions");
     object.remove("x-expected");
-    let mut rules: Vec<Value> = Vec::new();
+    let rules = rules(object);
+    if !rules.is_empty() {
+        object.insert("x-kubernetes-validations".to_owned(), Value::Array(rules));
+    }
+    if let Some(keys) = object.remove("x-list-map-keys") {
+        object.insert("x-kubernetes-list-type".to_owned(), json!("map"));
+        object.insert("x-kubernetes-list-map-keys".to_owned(), keys);
+    }
+    for key in ["items", "additionalProperties"] {
+        if let Some(child) = object.get_mut(key) {
+            structural(child);
+        }
+    }
+    if let Some(Value::Object(properties)) = object.get_mut("properties") {
+        properties.values_mut().for_each(structural);
+    }
+}
+
+/// A default is told and not given to the API server, which would write it into every object it stores: a later version could not
+/// change it, and nobody could tell what was meant from what was left out.
+fn tell_default(object: &mut Map<String, Value>) {
+    let Some(default) = object.remove("default") else { return };
+    let shown = match &default {
+        Value::String(text) if text.is_empty() => return,
+        Value::String(text) => text.clone(),
+        Value::Bool(_) | Value::Number(_) => default.to_string(),
+        // That of each field inside is told there.
+        Value::Null | Value::Array(_) | Value::Object(_) => return,
+    };
+    let told = object.get("description").and_then(Value::as_str).unwrap_or_default();
+    let told = format!("{told} Default: `{shown}`.");
+    object.insert("description".to_owned(), json!(told.trim_start()));
+}
+
+/// A CRD knows few formats: those of ours become patterns and rules. The balancer checks them again, and more closely.
+fn formats(object: &mut Map<String, Value>) {
+    let Some(format) = object.remove("format") else { return };
+    match format.as_str() {
+        Some("date-time") => {
+            object.insert("format".to_owned(), format);
+        }
+        Some("url") => {
+            let pattern = format!(r"^https?://({HOST}|\[{IPV6}\])(:[0-9]{{1,5}})?(/[^?#\\\s]*)?$");
+            object.insert("pattern".to_owned(), json!(pattern));
+        }
+        Some("host") => {
+            object.insert("pattern".to_owned(), json!(format!(r"^({HOST}|{IPV6}|\[{IPV6}\])$")));
+        }
+        Some("duration") => {
+            // Parsing is paid for by the longest text there may be.
+            object.insert("maxLength".to_owned(), json!(DURATION_LENGTH_MAX));
+            if !object.contains_key("x-cel") {
+                object.insert("x-cel".to_owned(), json!([["duration(self) <= duration('168h')", "longer than 168h"]]));
+            }
+        }
+        Some(_) | None => {}
+    }
+}
+
+/// The CEL rules of a node, from the keywords that say them in the plain form.
+fn rules(object: &mut Map<String, Value>) -> Vec<Value> {
+    let mut rules: Vec<Value> =
+        object.remove("x-kubernetes-validations").and_then(|v| v.as_array().cloned()).unwrap_or_default();
     if let Some(names) = object.remove("x-exactly-one-of") {
         let names = texts(&names);
         let terms: Vec<String> = names.iter().map(|n| format!("(has(self.{n}) ? 1 : 0)")).collect();
@@ -119,17 +195,21 @@ fn structural(value: &mut Value) {
         let message = format!("at least one of {} must be given", names.join(", "));
         rules.push(json!({ "rule": terms.join(" || "), "message": message }));
     }
-    if !rules.is_empty() {
-        object.insert("x-kubernetes-validations".to_owned(), Value::Array(rules));
+    if let Some(names) = object.remove("x-unique-by") {
+        let names = texts(&names);
+        let equal: Vec<String> = names.iter().map(|n| format!("b.{n} == a.{n}")).collect();
+        let rule = format!("self.all(a, self.exists_one(b, {}))", equal.join(" && "));
+        rules.push(json!({ "rule": rule, "message": format!("two items have the same {}", names.join(" and ")) }));
     }
-    for key in ["items", "additionalProperties"] {
-        if let Some(child) = object.get_mut(key) {
-            structural(child);
-        }
+    if let Some(names) = object.remove("x-not-one-of") {
+        let list = texts(&names).iter().map(|n| format!("'{n}'")).collect::<Vec<_>>().join(", ");
+        let message = "the gateway writes this header itself, or keeps it to itself";
+        rules.push(json!({ "rule": format!("!(self.lowerAscii() in [{list}])"), "message": message }));
     }
-    if let Some(Value::Object(properties)) = object.get_mut("properties") {
-        properties.values_mut().for_each(structural);
+    for pair in object.remove("x-cel").iter().flat_map(|v| v.as_array().into_iter().flatten()) {
+        rules.push(json!({ "rule": pair[0], "message": pair[1] }));
     }
+    rules
 }
 
 fn texts(value: &Value) -> Vec<String> {

@@ -6,7 +6,7 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 87] = [
+const EXAMPLES: [(&str, &str); 93] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
@@ -25,6 +25,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("conversation", "support-42"),
     ("costPerMillionTokens", "2.5"),
     ("currency", "USD"),
+    ("dataParallelRanks", "2"),
     ("dataThreads", "auto"),
     ("endpoint", "\"10.0.0.5:8000\""),
     ("equals", "alice"),
@@ -35,16 +36,19 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("frequencyPenalty", "0.5"),
     ("fromEnv", "DATABRICKS_TOKEN"),
     ("fromFile", "token.txt"),
+    ("gpusPerEndpoint", "2"),
     ("inFlight", "8"),
     ("inputPerMillion", "0.5"),
     ("issuer", "https://login.example.com"),
     ("jwksFile", "jwks.json"),
+    ("jwksUrl", "https://login.example.com/.well-known/jwks.json"),
     ("key", "token"),
     ("keyFile", "tls.key"),
     ("kubeconfig", "/etc/kubeconfig"),
     ("kvCacheUsage", "0.9"),
     ("maxInFlight", "64"),
     ("maxInFlightPerEndpoint", "256"),
+    ("maxLength", "500"),
     ("maxTokens", "4096"),
     ("message", "This key is blocked."),
     ("minCount", "2"),
@@ -59,6 +63,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("none", "[pii]"),
     ("outputPerMillion", "1.5"),
     ("path", "/metrics"),
+    ("perGpuSecond", "0.0007"),
     ("patterns", "['TICKET-[0-9]+']"),
     ("pools", "[qwen]"),
     ("port", "8000"),
@@ -73,6 +78,7 @@ const EXAMPLES: [(&str, &str); 87] = [
     ("regex", "'team-(a|b)'"),
     ("region", "eu-central-1"),
     ("repetitionPenalty", "1.1"),
+    ("replayPort", "5558"),
     ("requestsPerMinute", "600"),
     ("resources", "[./resources]"),
     ("rule", "local-first"),
@@ -106,7 +112,7 @@ const MORE: [(&str, &str); 5] = [
 ];
 
 /// Examples by the end of the path, of names that say little alone.
-const BY_PATH: [(&str, &str); 20] = [
+const BY_PATH: [(&str, &str); 21] = [
     ("accessLog.path", "/var/log/kinference/access.jsonl"),
     ("adapters[].aliases", "[qwen-legal]"),
     ("adapters[].name", "acme/qwen-3.6-legal"),
@@ -117,6 +123,7 @@ const BY_PATH: [(&str, &str); 20] = [
     ("exclude[].name", "busy"),
     ("expect.model", "Qwen/Qwen3.6-27B"),
     ("headers[].name", "x-team"),
+    ("kvEvents.port", "5557"),
     ("model.name", "Qwen/Qwen3.6-27B"),
     ("models[].name", "qwen-3.6"),
     ("policyRef[].name", "local-then-hosted"),
@@ -136,23 +143,27 @@ fn example_at(path: &str) -> Option<&'static str> {
 }
 
 /// Units of numbers by the field's name.
-const UNITS: [(&str, &str); 32] = [
+const UNITS: [(&str, &str); 37] = [
     ("cache", "entries"),
     ("connectionsPerThread", "connections"),
     ("contextWindow", "tokens"),
     ("costPerMillionTokens", "currency per 1e6 tokens"),
+    ("dataParallelRanks", "engines"),
     ("dataThreads", "threads"),
     ("errorRate", "ratio"),
     ("frequencyPenalty", "as the API has it"),
+    ("gpusPerEndpoint", "GPUs"),
     ("inFlight", "requests"),
     ("inputPerMillion", "currency per 1e6 tokens"),
     ("kvCacheUsage", "ratio"),
     ("maxInFlight", "requests"),
     ("maxInFlightPerEndpoint", "requests"),
+    ("maxLength", "requests"),
     ("maxTokens", "tokens"),
     ("minCount", "words"),
     ("minP", "ratio"),
     ("outputPerMillion", "currency per 1e6 tokens"),
+    ("perGpuSecond", "currency per GPU-second"),
     ("port", "TCP port"),
     ("prefixOverlap", "ratio"),
     ("presencePenalty", "as the API has it"),
@@ -160,6 +171,7 @@ const UNITS: [(&str, &str); 32] = [
     ("promptTokens", "tokens"),
     ("queuedPrompts", "requests"),
     ("repetitionPenalty", "as the API has it"),
+    ("replayPort", "TCP port"),
     ("requestsPerMinute", "requests a minute"),
     ("runningPrompts", "requests"),
     ("seed", "as the API has it"),
@@ -216,6 +228,7 @@ fn duration(name: &str) -> &'static str {
         "interval" => "100ms",
         "predictedTTFT" => "500ms",
         "drainTimeout" | "total" => "10m",
+        "maxWait" => "2s",
         _ => "30s",
     }
 }

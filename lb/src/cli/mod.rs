@@ -15,6 +15,7 @@ mod schema;
 mod serve;
 mod set;
 mod test;
+mod tokenize;
 mod usage;
 mod why;
 
@@ -74,6 +75,8 @@ enum Ctl {
     Usage(usage::Usage),
     /// Show the tags that the built-in classifiers put on a text
     Classify(classify::Classify),
+    /// Show the token ids of requests, as exact mode counts them
+    Tokenize(tokenize::Tokenize),
     /// Print the JSON Schema of the documents, for editors
     Schema(schema::Schema),
     /// Show a part of a running gateway
@@ -124,6 +127,7 @@ fn ctl(command: &Ctl) -> ExitCode {
         Ctl::Explain(explain) => explain.run(),
         Ctl::Diff(diff) => diff.run(),
         Ctl::Classify(classify) => classify.run(),
+        Ctl::Tokenize(tokenize) => tokenize.run(),
         Ctl::Schema(schema) => schema.run(),
         Ctl::Get(get) => get.run(),
         Ctl::Why(why) => why.run(),

@@ -101,26 +101,9 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
     let bytes = File::open(path).and_then(|mut file| read_bounded(&mut file)).map_err(cannot_read)?;
     let source_file = SourceFile { name: path.display().to_string().into(), bytes };
     let file = ServerFile::load(&source_file).map_err(|findings| refused(&findings, &[source_file]))?;
-    let paths = match file.resources {
-        ResourceSource::Files(paths) if !paths.is_empty() => paths,
-        ResourceSource::Files(_) => {
-            return Err(usage(format!(
-                "{}: `resources` names no files: name a file or a folder of documents",
-                path.display()
-            )));
-        }
-        ResourceSource::Kubernetes { .. } => {
-            return Err(usage(format!(
-                "{}: kubernetes is not supported by this version: use `resources`",
-                path.display()
-            )));
-        }
-    };
+    let source = source(path, file.resources)?;
     let listeners = file.listeners.into_iter().map(|listener| with_certificate(path, listener));
     let listeners = listeners.collect::<Result<_, _>>()?;
-    // A server must not start without anything in force; later, a broken set leaves the last good one.
-    let set = config::source::read_set(&paths).map_err(|findings| refused(&findings, &[]))?;
-    config::load(&set, &Lookup::process()).map_err(|findings| refused(&findings, &set))?;
     Ok(Options {
         listeners,
         admin: Some(file.admin),
@@ -129,7 +112,7 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
             DataThreads::Count(count) => Some(usize::from(count)),
         },
         driver,
-        source: Source::Files(paths),
+        source,
         server_file: Some(path.to_owned()),
         access_log: match file.access_log {
             AccessLog::Off => Target::Off,
@@ -143,6 +126,42 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
         timeouts: file.timeouts,
         sharing: Sharing::Allowed,
         on_ready: None,
+    })
+}
+
+/// Where the file says that resources come from. Files are found good first: a server must not start without anything in
+/// force; later, a broken set leaves the last good one.
+fn source(path: &Path, resources: ResourceSource) -> Result<Source, ExitCode> {
+    match resources {
+        ResourceSource::Files(paths) if paths.is_empty() => {
+            Err(usage(format!("{}: `resources` names no files: name a file or a folder of documents", path.display())))
+        }
+        ResourceSource::Files(paths) => {
+            let set = config::source::read_set(&paths).map_err(|findings| refused(&findings, &[]))?;
+            config::load(&set, &Lookup::process()).map_err(|findings| refused(&findings, &set))?;
+            Ok(Source::Files(paths))
+        }
+        #[cfg(feature = "kubernetes")]
+        ResourceSource::Kubernetes { namespaces, kubeconfig } => Ok(cluster(namespaces, kubeconfig)),
+        #[cfg(not(feature = "kubernetes"))]
+        ResourceSource::Kubernetes { .. } => {
+            Err(usage(format!("{}: this program was built without `kubernetes`: use `resources`", path.display())))
+        }
+    }
+}
+
+/// A cluster. A pod is told its name and namespace by its environment; the number tells apart processes of one name.
+#[cfg(feature = "kubernetes")]
+fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>) -> Source {
+    use std::hash::{BuildHasher, RandomState};
+    let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let name = said("POD_NAME").or_else(|| said("HOSTNAME")).unwrap_or_else(|| "kinference".to_owned());
+    let identity = format!("{name}_{:08x}", RandomState::new().hash_one(0_u8) >> 32);
+    Source::Cluster(config::source::cluster::Settings {
+        kubeconfig,
+        namespaces,
+        lease_namespace: said("POD_NAMESPACE"),
+        ..config::source::cluster::Settings::new(identity)
     })
 }
 

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 use tokio::sync::mpsc;
 
 use super::admin::{self, Sources};
+use super::kv::zmtp::{Connection, Role};
 use super::report::Reports;
 use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
 use super::{exposition, journal, learn, models, scrape};
@@ -83,7 +84,16 @@ pub fn server_url(url: &str) -> Result<StaticEndpoint, String> {
 #[must_use]
 pub fn metrics_page(model: &str, tenant: &str, destination: &str, rule: &str) -> Option<String> {
     let mut report = ShardReport::default();
-    let labels = Labels { model, tenant, destination, rule, api: "ChatCompletions", outcome: "ok", status: 200 };
+    let labels = Labels {
+        model,
+        model_served: model,
+        tenant,
+        destination,
+        rule,
+        api: "ChatCompletions",
+        outcome: "ok",
+        status: 200,
+    };
     report.metrics.series.counts(&labels).requests = 1;
     exposition::text(status(), Reports { shards: vec![report], stuck: Vec::new() }).ok()
 }
@@ -123,6 +133,42 @@ pub fn admin_answer(bytes: &[u8]) -> std::io::Result<Vec<u8>> {
     }))
 }
 
+/// The messages that a subscriber hears from a peer that sends `bytes` and no more, through a pipe of so many bytes, and why
+/// it ended.
+///
+/// # Errors
+/// When no runtime can be made.
+pub fn published(bytes: &[u8], pipe_bytes: usize) -> std::io::Result<(Vec<Vec<Vec<u8>>>, String)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    Ok(runtime.block_on(async {
+        let (mut peer, ours) = duplex(pipe_bytes.max(1));
+        let talk = async {
+            let (mut read, mut write) = tokio::io::split(&mut peer);
+            let send = async {
+                // A subscriber that has heard enough closes before everything is sent.
+                let _ = write.write_all(bytes).await;
+                let _ = write.shutdown().await;
+            };
+            let mut said = Vec::new();
+            let _ = tokio::join!(send, read.read_to_end(&mut said));
+        };
+        let hear = async {
+            let mut messages = Vec::new();
+            let mut connection = match Connection::open(ours, Role::Subscriber).await {
+                Ok(connection) => connection,
+                Err(broken) => return (messages, broken.to_string()),
+            };
+            loop {
+                match connection.message().await {
+                    Ok(message) => messages.push(message),
+                    Err(broken) => return (messages, broken.to_string()),
+                }
+            }
+        };
+        tokio::join!(talk, hear).1
+    }))
+}
+
 fn status() -> Status {
     Status {
         phase: Phase::Starting,
@@ -130,7 +176,11 @@ fn status() -> Status {
         endpoints: Vec::new(),
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
+        contact: None,
+        tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
+        keys: (Vec::new(), 0),
+        cache_sweeps_lost: 0,
         log_lines_dropped: 0,
         facts: Arc::new(Facts {
             driver: DriverInUse::Epoll,

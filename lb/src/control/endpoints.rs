@@ -1,13 +1,15 @@
 //! The endpoints of the plan in force, as the control thread sees them: what watches each, and its last verdict.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use config::source::cluster::{Counts, Feedback};
 
 use super::journal;
+use super::kv::{Keys, KvOrders, KvStatus, Streams};
 use super::registry::same_credential;
 use super::status::EndpointStatus;
-use super::watch::{Orders, Seen, Sighting, Verdict, Watch};
+use super::watch::{Orders, Outlets, Seen, Sighting, Verdict, Watch};
 use crate::clock_us;
 use crate::mailbox::{Failure, Readiness, Scrape, ToShard};
 use crate::plan::{EndpointId, EndpointSpec, Plan};
@@ -51,19 +53,20 @@ struct Entry {
     scrapes_failed: u64,
     /// What it said to the operator last, which is not logged twice in a row.
     told: String,
+    kv_events: Option<KvStatus>,
 }
 
 /// All endpoints, by number.
 #[derive(Debug)]
 pub(crate) struct Endpoints {
     entries: Vec<Option<Entry>>,
-    sightings: mpsc::Sender<Sighting>,
+    outlets: Outlets,
 }
 
 impl Endpoints {
-    /// None yet; their tasks will send to `sightings`.
-    pub(crate) fn new(sightings: mpsc::Sender<Sighting>) -> Self {
-        Self { entries: Vec::new(), sightings }
+    /// None yet; their tasks will send to `outlets`.
+    pub(crate) fn new(outlets: Outlets) -> Self {
+        Self { entries: Vec::new(), outlets }
     }
 
     /// Takes over a plan: ends what watched endpoints that are gone, starts watching new ones, leaves the others alone.
@@ -77,7 +80,7 @@ impl Endpoints {
             let had = self.entries.get_mut(index).and_then(Option::take);
             let had = had.filter(|entry| entry.spec.incarnation == spec.incarnation);
             let entry = self.entry(spec, orders(plan, spec), had);
-            messages.push(entry.message(News::Readiness(entry.verdict.readiness)));
+            messages.push(entry.message(News::Readiness(entry.in_effect().readiness)));
             entries[index] = Some(entry);
         }
         for gone in self.entries.iter().flatten() {
@@ -89,6 +92,7 @@ impl Endpoints {
 
     fn entry(&self, spec: &Arc<EndpointSpec>, orders: Option<Orders>, had: Option<Entry>) -> Entry {
         if let Some(mut had) = had {
+            had.tell_withheld(spec);
             let usable_as_before = had.spec.unusable == spec.unusable;
             let watched_as_before =
                 had.orders == orders && same_credential(had.spec.credential.as_ref(), spec.credential.as_ref());
@@ -96,8 +100,9 @@ impl Endpoints {
             if usable_as_before {
                 if !watched_as_before && had.watch.is_some() {
                     // Asked anew, and what is known holds until the answer.
-                    had.watch = Some(Watch::start(spec, orders.clone(), &self.sightings));
+                    had.watch = Some(Watch::start(spec, orders.clone(), &self.outlets));
                     had.orders = orders;
+                    had.kv_events = None;
                 }
                 return had;
             }
@@ -105,7 +110,7 @@ impl Endpoints {
             journal::info("endpoint added", &[("endpoint", &spec.name), ("address", &spec.address)]);
         }
         let (watch, why) = match &spec.unusable {
-            None => (Some(Watch::start(spec, orders.clone(), &self.sightings)), String::from("not asked yet")),
+            None => (Some(Watch::start(spec, orders.clone(), &self.outlets)), String::from("not asked yet")),
             Some(why) => {
                 journal::warn("endpoint cannot be used", &[("endpoint", &spec.name), ("why", why)]);
                 (None, why.clone())
@@ -121,6 +126,7 @@ impl Endpoints {
             scrape_error: None,
             scrapes_failed: 0,
             told: String::new(),
+            kv_events: None,
         }
     }
 
@@ -153,7 +159,7 @@ impl Endpoints {
         let news = match sighting.seen {
             Seen::Health(verdict) => {
                 entry.take_verdict(verdict);
-                News::Readiness(entry.verdict.readiness)
+                News::Readiness(entry.in_effect().readiness)
             }
             Seen::Scraped(scrape) => {
                 entry.scraped_us = Some(scrape.began_us);
@@ -176,9 +182,17 @@ impl Endpoints {
         Some(entry.message(news))
     }
 
+    /// Takes in what is told of an endpoint's event stream.
+    pub(crate) fn kv_status(&mut self, endpoint: EndpointId, incarnation: u64, status: KvStatus) {
+        let entry = self.entries.get_mut(endpoint.index()).and_then(Option::as_mut);
+        if let Some(entry) = entry.filter(|entry| entry.spec.incarnation == incarnation) {
+            entry.kv_events = Some(status);
+        }
+    }
+
     /// Whether there are so many endpoints, and all that can be used are ready.
     pub(crate) fn all_ready(&self, at_least: usize) -> bool {
-        let usable = || self.entries.iter().flatten().filter(|entry| entry.watch.is_some());
+        let usable = || self.entries.iter().flatten().filter(|e| e.watch.is_some() && e.spec.withheld.is_none());
         usable().count() >= at_least && usable().all(|entry| entry.verdict.readiness == Readiness::Ready)
     }
 
@@ -190,7 +204,7 @@ impl Endpoints {
                     "the watch over an endpoint broke and is started anew",
                     &[("endpoint", &entry.spec.name)],
                 );
-                entry.watch = Some(Watch::start(&entry.spec, entry.orders.clone(), &self.sightings));
+                entry.watch = Some(Watch::start(&entry.spec, entry.orders.clone(), &self.outlets));
             }
         }
     }
@@ -211,9 +225,51 @@ impl Endpoints {
     }
 }
 
+impl Endpoints {
+    /// How many endpoints of each destination of a plan take requests.
+    pub(crate) fn counts(&self, plan: &Plan) -> Feedback {
+        let ready = |id: EndpointId| {
+            let entry = self.entries.get(id.index()).and_then(Option::as_ref);
+            entry.is_some_and(|entry| entry.in_effect().readiness == Readiness::Ready)
+        };
+        let counts = |ids: &[EndpointId]| {
+            let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+            Counts { ready: number(ids.iter().filter(|id| ready(**id)).count()), all: number(ids.len()) }
+        };
+        let snapshot = &plan.snapshot;
+        let sets = snapshot.worker_sets.iter().zip(&plan.worker_sets);
+        let providers = snapshot.providers.iter().zip(&plan.providers);
+        Feedback {
+            generation: snapshot.generation,
+            worker_sets: sets.map(|(set, ids)| (set.id.clone(), counts(ids))).collect::<BTreeMap<_, _>>(),
+            providers: providers.map(|(provider, id)| (provider.id.clone(), counts(id.as_slice()))).collect(),
+        }
+    }
+}
+
 impl Entry {
     fn message(&self, news: News) -> Message {
         Message { endpoint: self.spec.id, incarnation: self.spec.incarnation, news }
+    }
+
+    /// What holds: the verdict of its watch, unless its pod takes no new work.
+    fn in_effect(&self) -> Verdict {
+        match self.spec.withheld {
+            None => self.verdict.clone(),
+            Some(withheld) => {
+                Verdict { readiness: Readiness::NotReady, why: withheld.why().to_owned(), ..self.verdict.clone() }
+            }
+        }
+    }
+
+    fn tell_withheld(&self, now: &EndpointSpec) {
+        match (self.spec.withheld, now.withheld) {
+            (before, Some(why)) if before != Some(why) => {
+                journal::info("endpoint takes no new requests", &[("endpoint", &now.name), ("why", &why.why())]);
+            }
+            (Some(_), None) => journal::info("endpoint takes requests again", &[("endpoint", &now.name)]),
+            (_, Some(_)) | (None, None) => {}
+        }
     }
 
     fn take_verdict(&mut self, verdict: Verdict) {
@@ -233,10 +289,11 @@ impl Entry {
         EndpointStatus {
             spec: self.spec.clone(),
             destination: destination.to_owned(),
-            verdict: self.verdict.clone(),
+            verdict: self.in_effect(),
             scrape_age_us: self.scraped_us.map(|at| now_us.saturating_sub(at)),
             scrape_error: self.scrape_error.clone(),
             scrapes_failed: self.scrapes_failed,
+            kv_events: self.kv_events.clone(),
         }
     }
 }
@@ -249,5 +306,13 @@ fn orders(plan: &Plan, spec: &EndpointSpec) -> Option<Orders> {
         models: set.models.iter().map(|model| model.upstream_name.clone()).collect(),
         metrics_path: set.metrics.path.clone(),
         metrics_interval: set.metrics.interval,
+        kv_events: set.kv_events.as_ref().map(|events| KvOrders {
+            model: spec.model.clone(),
+            streams: events.listen.map_or(Streams::Connect(events.port), Streams::Await),
+            ranks: events.ranks,
+            topic: events.topic.clone(),
+            replay_port: events.replay_port,
+            keys: if set.tokenizer.is_some() { Keys::Exact } else { Keys::Unmatched },
+        }),
     })
 }

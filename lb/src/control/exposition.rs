@@ -8,16 +8,24 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::SystemTime;
 
+use config::snapshot::RateLimits;
+use policy::Action;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::kv::{KvState, KvStatus};
+use config::source::cluster::Contact;
+
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
+use crate::allowance::limits_of;
 use crate::mailbox::Readiness;
 use crate::metrics::{DURATION_BOUNDS_S, Histogram, Metrics, PREDICTION_ERROR_BOUNDS, SeriesCounts};
 use crate::plan::EndpointId;
+use crate::queue;
 
 /// The media type of [`text`].
 pub(crate) const CONTENT_TYPE: &str = prometheus_text::CONTENT_TYPE;
@@ -48,18 +56,23 @@ impl Collector for Page {
         self.process(&mut out)?;
         self.configuration(&mut out)?;
         self.certificates(&mut out)?;
+        self.tenants(&mut out)?;
         self.connections(&mut out)?;
         self.threads(&mut out)?;
         self.requests(&mut out)?;
+        self.queues(&mut out)?;
         self.tokens_and_times(&mut out)?;
         self.prediction(&mut out)?;
+        self.exact_tokens(&mut out)?;
         self.endpoints(&mut out)?;
         self.beliefs(&mut out)
     }
 }
 
-/// The label of the model asked for in families with agreed names (`gen_ai.request.model`).
-const AGREED: &str = "gen_ai_request_model";
+/// The labels of the model asked for and of the one that was sent, in families with agreed names (`gen_ai.request.model`).
+const AGREED: [&str; 2] = ["gen_ai_request_model", "gen_ai_response_model"];
+/// The same in families of ours.
+const OURS: [&str; 2] = ["model", "model_served"];
 
 type Labels<'a> = Vec<(&'static str, String)>;
 
@@ -79,6 +92,20 @@ impl Writer<'_> {
         let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(&value, None)?;
+        }
+        Ok(())
+    }
+
+    /// A family of counters of what comes in fractions.
+    fn sums(
+        &mut self,
+        name: &str,
+        help: &str,
+        samples: impl IntoIterator<Item = (Labels<'static>, f64)>,
+    ) -> fmt::Result {
+        let mut family = self.encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, value) in samples {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
         }
         Ok(())
     }
@@ -163,6 +190,19 @@ impl Page {
             "When the configuration came into force, in seconds since 1970",
             in_force,
         )?;
+        if let Some(contact) = &self.status.contact {
+            let away = match contact {
+                Contact::With => None,
+                Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
+            };
+            let connected = u64::from(away.is_none());
+            out.gauge("kinference_kubernetes_connected", "1 while the API server answers", connected)?;
+            out.gauges(
+                "kinference_kubernetes_away_since_seconds",
+                "Since when the API server does not answer, in seconds since 1970; what was in force stays",
+                away,
+            )?;
+        }
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
@@ -182,6 +222,70 @@ impl Page {
             "kinference_tls_certificate_refusals",
             "Changes of certificate files that were refused; the last good certificate stayed in force",
             certificates.refusals,
+        )
+    }
+
+    fn exact_tokens(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let tokenizers = self.status.tokenizers.iter();
+        let in_force = tokenizers.map(|(worker_set, state)| {
+            (vec![("worker_set", worker_set.clone())], u64::from(matches!(state, State::Exact(_))))
+        });
+        out.gauges(
+            "kinference_tokenizer_in_force",
+            "1 where a worker set's tokenizer tells its prompts; 0 where they are estimated by bytes until it can be read",
+            in_force,
+        )?;
+        let m = &self.totals;
+        let outcomes = m.tokenized.iter().map(|(outcome, n)| (vec![("outcome", String::from(outcome.label()))], *n));
+        out.counters(
+            "kinference_prompts_tokenized",
+            "Requests put to a tokenizer, by what became of it; all but `exact` are estimated by bytes",
+            outcomes,
+        )?;
+        out.durations(
+            "kinference_tokenize_wait_seconds",
+            "How long requests waited for their tokens",
+            [(Vec::new(), &m.tokenize_wait)],
+        )?;
+        let checks = ["equal", "different"].into_iter().zip(m.exact_checks);
+        out.counters(
+            "kinference_prompts_tokenized_checked",
+            "Prompts told exactly whose length the engine told too; where they differ, tokenizer or chat template are not the engine's",
+            checks.map(|(result, n)| (vec![("result", String::from(result))], n)),
+        )
+    }
+
+    /// Who may call, and how much of their limits is left. One series a tenant, of those that have limits.
+    fn tenants(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let (sources, failures) = &self.status.keys;
+        let keys = sources.iter().map(|of| (vec![("source", of.source.clone())], of.keys));
+        out.gauges("kinference_issuer_keys", "Public keys known of a token issuer", keys)?;
+        out.counter(
+            "kinference_issuer_keys_failures",
+            "Readings of issuers' keys that failed; those that were known stayed",
+            *failures,
+        )?;
+        let plan = self.status.plan.as_ref();
+        let limited = || {
+            let tenants = plan.into_iter().flat_map(|plan| plan.snapshot.tenants.iter().zip(&plan.accounts));
+            tenants.filter(|(tenant, _)| tenant.limits != RateLimits::default())
+        };
+        let in_flight =
+            limited().map(|(tenant, account)| (vec![("tenant", tenant.id.name.clone())], account.in_flight()));
+        out.gauges("kinference_tenant_in_flight", "Requests in flight of a tenant with limits", in_flight)?;
+        let now_ns = crate::clock_us().saturating_mul(1_000);
+        let left = limited().flat_map(|(tenant, account)| {
+            let standing = account.standing(limits_of(tenant), now_ns);
+            let levels = [("requests", standing.requests), ("tokens", standing.tokens)];
+            levels.into_iter().filter_map(move |(limit, level)| {
+                let labels = vec![("tenant", tenant.id.name.clone()), ("limit", limit.to_owned())];
+                Some((labels, level?.remaining))
+            })
+        });
+        out.gauges(
+            "kinference_tenant_remaining",
+            "Requests or tokens that a tenant has left of its limit a minute",
+            left,
         )
     }
 
@@ -270,28 +374,61 @@ impl Page {
             (labels.map(|(label, value)| (label, value.to_string())).to_vec(), *count)
         });
         out.counters("kinference_shadow_decisions", "What rules in mode Shadow would have done", shadowed)?;
+        let tagged = m.tagged.iter().map(|(tag, count)| (vec![("tag", tag.to_string())], *count));
+        out.counters("kinference_requests_tagged", "Requests that ended, by each tag of their prompts", tagged)?;
         out.counter("kinference_requests_local", "Requests answered without an upstream", m.requests_local)?;
         out.counter("kinference_retries", "Attempts beyond the first of a request", m.retries)?;
         out.counter("kinference_retries_refused", "Retries that the budget did not allow", m.retries_refused)?;
         out.counter("kinference_replays", "Requests sent again because a kept connection had died", m.replays)
     }
 
-    /// Tokens and times by model, tenant and destination: rule, interface and outcome would only multiply the buckets.
+    fn queues(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let labels = |pool: &str, rule: &str| vec![("pool", pool.to_owned()), ("rule", rule.to_owned())];
+        let mut waiting: Vec<(Labels<'static>, u32)> = Vec::new();
+        if let Some(plan) = &self.status.plan {
+            for (pool_index, pool) in plan.snapshot.pools.iter().enumerate() {
+                for (rule_index, rule) in pool.program.rules().iter().enumerate() {
+                    if matches!(&rule.action, Action::Route(route) if route.queue.is_some()) {
+                        let count = plan.waiting.waiting(pool_index, rule_index);
+                        waiting.push((labels(&pool.id.name, &rule.name), count));
+                    }
+                }
+            }
+        }
+        out.gauges("kinference_queue_length", "Requests that wait for room under a rule", waiting)?;
+        let queues = &self.totals.queues;
+        let ended = queues.iter().flat_map(|([pool, rule], counts)| {
+            queue::Outcome::ALL.into_iter().zip(counts.outcomes).map(move |(outcome, count)| {
+                let mut labels = labels(pool, rule);
+                labels.push(("outcome", outcome.label().to_owned()));
+                (labels, count)
+            })
+        });
+        out.counters("kinference_queue_requests", "Requests that had to wait for room, by what came of it", ended)?;
+        let waits = queues.iter().map(|([pool, rule], counts)| (labels(pool, rule), &counts.waits));
+        out.durations("kinference_queue_wait_seconds", "How long requests waited for room", waits)
+    }
+
+    /// Tokens, costs and times by models, tenant and destination: rule, interface and outcome would only multiply the buckets.
     fn tokens_and_times(&self, out: &mut Writer<'_>) -> fmt::Result {
-        let mut groups: BTreeMap<[&str; 3], SeriesCounts> = BTreeMap::new();
+        let mut groups: BTreeMap<[&str; 4], SeriesCounts> = BTreeMap::new();
         for (series, counts) in self.totals.series.iter() {
-            let group = groups.entry([series.model, series.tenant, series.destination]).or_default();
+            let key = [series.model, series.model_served, series.tenant, series.destination];
+            let group = groups.entry(key).or_default();
             group.add_tokens(&counts.tokens());
+            group.cost += counts.cost;
             group.ttft.merge(&counts.ttft);
             group.duration.merge(&counts.duration);
         }
-        let labels = |model_label: &'static str, [model, tenant, destination]: &[&str; 3]| -> Labels<'static> {
-            vec![
-                (model_label, (*model).to_owned()),
-                ("tenant", (*tenant).to_owned()),
-                ("destination", (*destination).to_owned()),
-            ]
-        };
+        let labels =
+            |[asked, sent]: [&'static str; 2], [model, served, tenant, destination]: &[&str; 4]| -> Labels<'static> {
+                vec![
+                    (asked, (*model).to_owned()),
+                    (sent, (*served).to_owned()),
+                    ("tenant", (*tenant).to_owned()),
+                    ("destination", (*destination).to_owned()),
+                ]
+            };
         let tokens = groups.iter().flat_map(|(group, counts)| {
             let kinds = [
                 ("input", counts.prompt_tokens),
@@ -309,7 +446,10 @@ impl Page {
             "Tokens as reported by the servers; input_cached is a part of input",
             tokens,
         )?;
-        let ttft = groups.iter().map(|(group, counts)| (labels("model", group), &counts.ttft));
+        let costs = groups.iter().filter(|(_, counts)| counts.cost > 0.0);
+        let costs = costs.map(|(group, counts)| (labels(OURS, group), counts.cost));
+        out.sums("kinference_cost", "Cost of requests, in the currency of the destination's prices", costs)?;
+        let ttft = groups.iter().map(|(group, counts)| (labels(OURS, group), &counts.ttft));
         out.durations(
             "kinference_ttft_seconds",
             "From the last byte of a request to the first content of its answer, streamed answers",
@@ -351,6 +491,7 @@ impl Page {
         let failed = all.iter().map(|endpoint| (of(endpoint), endpoint.scrapes_failed));
         out.counters("kinference_endpoint_scrape_failures", "Reads of its metrics that failed", failed)?;
 
+        self.kv_events(out)?;
         let name = |id: EndpointId| all.iter().find(|endpoint| endpoint.spec.id == id);
         let mut failures: Vec<_> = self.totals.failures.iter().collect();
         failures.sort_unstable();
@@ -360,6 +501,38 @@ impl Page {
             Some((labels, *count))
         });
         out.counters("kinference_endpoint_failures", "Requests that failed there, by kind", failures)
+    }
+
+    fn kv_events(&self, out: &mut Writer<'_>) -> fmt::Result {
+        let all =
+            || self.status.endpoints.iter().filter_map(|endpoint| Some((of(endpoint), endpoint.kv_events.as_ref()?)));
+        out.gauges(
+            "kinference_endpoint_kv_events_live",
+            "1 when every block of its cache is known from its events",
+            all().map(|(labels, events)| (labels, u64::from(events.state == KvState::Live))),
+        )?;
+        out.gauges(
+            "kinference_endpoint_kv_events_blocks",
+            "Different blocks in its cache, as its events tell",
+            all().map(|(labels, events)| (labels, events.blocks)),
+        )?;
+        type Value = fn(&KvStatus) -> u64;
+        let families: [(&str, &str, Value); 6] = [
+            ("kinference_endpoint_kv_events_messages", "Messages of its event stream", |e| e.counts.batches),
+            ("kinference_endpoint_kv_events_messages_lost", "Messages that could not be had", |e| e.counts.lost),
+            ("kinference_endpoint_kv_events_unreadable", "Messages that could not be read", |e| e.counts.unreadable),
+            ("kinference_endpoint_kv_events_replays", "Replays asked for", |e| e.replays),
+            ("kinference_endpoint_kv_events_clears", "Times that its cache was cleared", |e| e.counts.clears),
+            ("kinference_endpoint_kv_events_restarts", "Times that its events began anew", |e| e.counts.restarts),
+        ];
+        for (name, help, value) in families {
+            out.counters(name, help, all().map(|(labels, events)| (labels, value(events))))?;
+        }
+        out.counter(
+            "kinference_cache_sweeps_lost",
+            "Batches of cache news that found no room at a data thread",
+            self.status.cache_sweeps_lost,
+        )
     }
 
     fn beliefs(&self, out: &mut Writer<'_>) -> fmt::Result {
@@ -406,7 +579,9 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::keys::KeysStatus;
     use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
+    use crate::exact::Outcome;
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
     use crate::metrics::{self, ShardReport};
@@ -419,10 +594,14 @@ mod tests {
             endpoints: Vec::new(),
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
+            contact: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
+            tokenizers: vec![("gemma".into(), State::Exact(None)), ("qwen".into(), State::Loading)],
+            keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
+            cache_sweeps_lost: 0,
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,
@@ -438,9 +617,12 @@ mod tests {
     fn report(shard: usize, rule: &str) -> ShardReport {
         let mut metrics = Metrics { log_lines_dropped: 5, ..Metrics::default() };
         metrics.prediction_error = [1, 0, 0, 0, 0, 1];
+        metrics.tokenized.insert(Outcome::Late, 2);
+        metrics.exact_checks = [5, 1];
         metrics.failures.insert((EndpointId(7), Failure::Reset), 1);
         let series = metrics::Labels {
             model: "odd \"name\"\n",
+            model_served: "org/gemma",
             tenant: "alice",
             destination: "gemma",
             rule,
@@ -451,6 +633,7 @@ mod tests {
         let counts = metrics.series.counts(&series);
         counts.requests = 2;
         counts.prompt_tokens = 10;
+        counts.cost = 0.25;
         counts.ttft.observe_us(30_000);
         ShardReport { shard, metrics, endpoints: Vec::new() }
     }
@@ -469,7 +652,14 @@ mod tests {
             "kinference_access_log_lines_lost_total 12",
             r#"kinference_tls_certificate_expiry_seconds{listener="127.0.0.1:8443"} 1800000000"#,
             "kinference_tls_certificate_refusals_total 4",
+            r#"kinference_issuer_keys{source="jwks.json"} 2"#,
+            "kinference_issuer_keys_failures_total 5",
             "kinference_unresolved_host_names 1",
+            r#"kinference_tokenizer_in_force{worker_set="gemma"} 1"#,
+            r#"kinference_tokenizer_in_force{worker_set="qwen"} 0"#,
+            r#"kinference_prompts_tokenized_total{outcome="late"} 4"#,
+            r#"kinference_prompts_tokenized_checked_total{result="different"} 2"#,
+            r#"kinference_cost_total{model="odd \"name\"\n",model_served="org/gemma",tenant="alice",destination="gemma"} 0.5"#,
             r#"kinference_prediction_error_ratio_bucket{le="0.05"} 2"#,
             r#"kinference_prediction_error_ratio_bucket{le="+Inf"} 4"#,
         ] {

@@ -10,6 +10,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -151,6 +152,26 @@ impl Fetcher {
         });
         Ok(sender)
     }
+}
+
+/// GETs `path` on a connection that is used for nothing else.
+pub(crate) async fn get_once<S>(stream: S, host: &str, path: &str) -> Result<Answer, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let broken = |error: &dyn fmt::Display| FetchError::Broken(error.to_string());
+    let request = Request::builder().method(Method::GET).uri(path).header(HOST, host);
+    let request = request.header(USER_AGENT, "kinference").header(ACCEPT, "application/json");
+    let request = request.body(Empty::<Bytes>::new()).map_err(|error| FetchError::Unaskable(error.to_string()))?;
+    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
+    // Ends by itself when the sender is dropped or the other side closes.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
+    let status = response.status().as_u16();
+    let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(|e| broken(&e))?;
+    Ok(Answer { status, body: body.to_bytes() })
 }
 
 /// Asks once, from a thread without a runtime. `url` is `http://HOST[:PORT]`.

@@ -15,6 +15,8 @@ mod exposition;
 mod fetch;
 mod health;
 pub(crate) mod journal;
+mod keys;
+mod kv;
 mod learn;
 mod models;
 mod page;
@@ -24,6 +26,7 @@ mod resolve;
 mod scrape;
 pub(crate) mod source;
 pub(crate) mod status;
+mod tokenizers;
 mod watch;
 
 use std::io;
@@ -31,8 +34,9 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
@@ -40,15 +44,20 @@ pub(crate) use access_log::Target;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
+use keys::Keys;
+use kv::{KvNews, KvWhat};
 pub(crate) use learn::{SERVERS_MAX, parse_url};
 use registry::Registry;
 use resolve::Resolver;
 use source::{Source, SourceEvent};
 use status::{ConfigStatus, Facts, Phase, Question, Refusal, Status};
 
+use tokenizers::Tokenizers;
+pub(crate) use tokenizers::load as load_tokenizer;
+
 use crate::clock_us;
-use crate::mailbox::{FromShard, ShardHandle, ToShard};
-use crate::plan::Plan;
+use crate::mailbox::{CacheNews, FromShard, ShardHandle, ToShard};
+use crate::plan::{Accounts, Plan};
 use crate::tags::Tagger;
 
 /// Messages from tasks of the control thread that wait for its loop.
@@ -110,11 +119,17 @@ struct Control {
     registry: Registry,
     resolver: Resolver,
     endpoints: Endpoints,
+    outbox: kv::Outbox,
     certificates: Certificates,
+    tokenizers: Tokenizers,
+    keys: Keys,
+    accounts: Accounts,
     plan: Option<Arc<Plan>>,
     in_force_since: Option<SystemTime>,
     refusals: u64,
     last_refusal: Option<Refusal>,
+    contact: Option<Contact>,
+    feedback: latest::Sender<Feedback>,
     access_log: AccessLog,
     facts: Arc<Facts>,
     phase: Phase,
@@ -128,12 +143,16 @@ struct Control {
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
+    let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
-    let mut snapshots = setup.source.start();
+    let (feedback, told_back) = latest::channel(Feedback::default());
+    let mut snapshots = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
+    let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
+    let (keys, mut found_keys) = Keys::new();
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
@@ -141,12 +160,18 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         shards: setup.shards,
         registry: Registry::default(),
         resolver,
-        endpoints: Endpoints::new(sightings),
+        endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
+        outbox: kv::Outbox::default(),
         certificates,
+        tokenizers,
+        keys,
+        accounts: Accounts::default(),
         plan: None,
         in_force_since: None,
         refusals: 0,
         last_refusal: None,
+        contact: None,
+        feedback,
         access_log,
         facts,
         phase: Phase::Starting,
@@ -163,6 +188,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let mut reopen_too = signal(SignalKind::user_defined1())?;
     let mut tick = interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut sweep = interval(kv::SWEEP_EVERY);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -173,7 +200,19 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
             }
             Some(sighting) = sighted.recv() => control.sighting(sighting),
+            Some(news) = kv_heard.recv(), if control.outbox.has_room() => control.cache_news(news),
+            _ = sweep.tick(), if !control.outbox.is_empty() => control.outbox.flush(&control.shards),
             Some(change) = changed_certificates.recv() => control.certificate(change),
+            Some(found) = read_tokenizers.recv() => {
+                if control.tokenizers.take(found) {
+                    control.replan();
+                }
+            }
+            Some(found) = found_keys.recv() => {
+                if control.keys.take(found) {
+                    control.tell_keys();
+                }
+            }
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -248,6 +287,7 @@ impl Control {
             }
             FromShard::Told { endpoint, incarnation, text } => self.endpoints.told(endpoint, incarnation, text),
             FromShard::Log(lines) => self.access_log.write(lines),
+            FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
         }
     }
@@ -255,10 +295,13 @@ impl Control {
     fn source(&mut self, event: SourceEvent) {
         match event {
             SourceEvent::Snapshot(snapshot) => {
-                for warning in &snapshot.warnings {
+                let known = self.plan.as_ref().map(|plan| plan.snapshot.clone());
+                let known = known.as_ref().map_or(&[][..], |snapshot| &snapshot.warnings);
+                for warning in snapshot.warnings.iter().filter(|warning| !known.contains(warning)) {
                     journal::warn("configuration warning", &[("finding", warning)]);
                 }
                 self.resolver.want(registry::host_names(&snapshot));
+                self.tokenizers.want(&snapshot);
                 let generation = snapshot.generation;
                 self.put_in_force(snapshot);
                 self.in_force_since = Some(SystemTime::now());
@@ -271,7 +314,37 @@ impl Control {
                 }
                 self.last_refusal = Some(Refusal { at: SystemTime::now(), diagnostics });
             }
+            SourceEvent::Pods(pods) => {
+                self.registry.take_pods(pods);
+                self.replan();
+            }
+            SourceEvent::Contact(contact) => self.contact(contact),
         }
+    }
+
+    fn contact(&mut self, contact: Contact) {
+        match (&contact, &self.contact) {
+            (Contact::Without { why, .. }, _) => {
+                journal::warn("the API server does not answer; what is in force stays", &[("why", why)]);
+            }
+            (Contact::With, Some(Contact::Without { since, .. })) => {
+                let away_s = since.elapsed().unwrap_or_default().as_secs();
+                journal::info("the API server answers again", &[("away_s", &away_s)]);
+            }
+            (Contact::With, Some(Contact::With) | None) => {}
+        }
+        self.contact = Some(contact);
+    }
+
+    /// Tells the source what became of its snapshot, when that has changed.
+    fn tell_source(&self) {
+        let Some(plan) = &self.plan else { return };
+        let counts = self.endpoints.counts(plan);
+        self.feedback.send_if_modified(|told| {
+            let changed = *told != counts;
+            *told = counts;
+            changed
+        });
     }
 
     fn certificate(&mut self, change: certificates::Change) {
@@ -279,6 +352,15 @@ impl Control {
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Certificate { listener, acceptor: acceptor.clone() }).is_err() {
                 journal::error("a data thread is stuck and misses a certificate", &[("thread", &index)]);
+            }
+        }
+    }
+
+    fn tell_keys(&self) {
+        let ring = self.keys.ring();
+        for (index, shard) in self.shards.iter().enumerate() {
+            if shard.send(ToShard::Keys(ring.clone())).is_err() {
+                journal::error("a data thread is stuck and misses the keys of issuers", &[("thread", &index)]);
             }
         }
     }
@@ -299,7 +381,13 @@ impl Control {
             );
         }
         let taggers = taggers(&planned.plan.snapshot);
-        let plan = Arc::new(Plan { taggers, ..planned.plan });
+        let exact = self.tokenizers.in_force(&planned.plan.snapshot);
+        let accounts = self.accounts.of(&planned.plan.snapshot);
+        let plan = Arc::new(Plan { taggers, exact, accounts, ..planned.plan });
+        // Before the plan, so that the data threads have at least heard of every source.
+        if self.keys.follow(&plan.snapshot) {
+            self.tell_keys();
+        }
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Plan(plan.clone())).is_err() {
                 journal::error("a data thread is stuck and misses a configuration", &[("thread", &index)]);
@@ -313,6 +401,7 @@ impl Control {
         if self.phase == Phase::Starting {
             self.phase = Phase::Serving;
         }
+        self.tell_source();
     }
 
     fn tell(&self, message: &endpoints::Message) {
@@ -337,8 +426,18 @@ impl Control {
         }
     }
 
+    fn cache_news(&mut self, news: KvNews) {
+        let KvNews { endpoint, incarnation, what } = news;
+        match what {
+            KvWhat::Status(status) => self.endpoints.kv_status(endpoint, incarnation, status),
+            KvWhat::Cache(what) => self.outbox.push(CacheNews { endpoint, incarnation, what }),
+        }
+    }
+
     fn tick(&mut self) {
         self.endpoints.mend();
+        self.tell_source();
+        self.tokenizers.tick();
     }
 
     fn drain(&mut self) {
@@ -363,7 +462,11 @@ impl Control {
                 refusals: self.refusals,
                 last_refusal: self.last_refusal.clone(),
             },
+            contact: self.contact.clone(),
             certificates: self.certificates.status(),
+            tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
+            keys: self.keys.status(),
+            cache_sweeps_lost: self.outbox.lost(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

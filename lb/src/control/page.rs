@@ -2,14 +2,17 @@
 
 use std::time::SystemTime;
 
+use config::source::cluster::Contact;
 use hyper::StatusCode;
 use policy::Diagnostic;
-use predictor::fleet::EndpointBelief;
+use predictor::fleet::{EndpointBelief, Evidence};
 use predictor::ttft::Basis;
 use serde_json::{Value, json};
 
+use super::kv::{Keys, KvStatus};
 use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
+use super::tokenizers::State;
 use crate::mailbox::Readiness;
 use crate::quota::Metered;
 use crate::time::rfc3339;
@@ -57,6 +60,10 @@ pub(crate) fn config(status: &Status) -> String {
         "generation": snapshot.map(|snapshot| snapshot.generation),
         "inForceSince": status.config.in_force_since.map(time),
         "sources": status.facts.sources,
+        "kubernetes": status.contact.as_ref().map(|contact| match contact {
+            Contact::With => json!({ "connected": true }),
+            Contact::Without { since, why } => json!({ "connected": false, "since": time(*since), "why": why }),
+        }),
         "serverFile": status.facts.server_file,
         "refusals": status.config.refusals,
         "lastRefusal": refusal.map(|refusal| json!({
@@ -98,9 +105,20 @@ pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
             Phase::Draining => "draining",
         },
         "stuckThreads": reports.stuck,
+        "tokenizers": status.tokenizers.iter().map(of_tokenizer).collect::<Vec<_>>(),
         "endpoints": list,
     });
     format!("{body}\n")
+}
+
+/// How the prompts of a worker set with a tokenizer are told.
+fn of_tokenizer((worker_set, state): &(String, State)) -> Value {
+    let (prompts, why) = match state {
+        State::Loading => ("bytes", Some("the tokenizer is being read")),
+        State::Exact(why) => ("tokens", why.as_deref()),
+        State::Unusable(why) => ("bytes", Some(why.as_str())),
+    };
+    json!({ "workerSet": worker_set, "promptsBy": prompts, "why": why })
 }
 
 fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
@@ -126,6 +144,7 @@ fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
         "idleConnections": of_shards().map(|report| u64::from(report.idle_connections)).sum::<u64>(),
         "scrapeAgeSeconds": endpoint.scrape_age_us.map(seconds),
         "scrapeError": endpoint.scrape_error,
+        "kvEvents": endpoint.kv_events.as_ref().map(of_kv_events),
         "belief": belief.map(of_belief),
     })
 }
@@ -141,6 +160,30 @@ fn of_metered(metered: &Metered) -> Value {
     })
 }
 
+fn of_kv_events(events: &KvStatus) -> Value {
+    let counts = &events.counts;
+    json!({
+        "state": events.state.as_str(),
+        "forSeconds": seconds(crate::clock_us().saturating_sub(events.since_us)),
+        "why": events.why,
+        "overlapBy": match events.keys {
+            Keys::Exact => "tokens",
+            Keys::Unmatched => "bytes",
+        },
+        "blocks": events.blocks,
+        "blockTokens": events.block_tokens,
+        "messages": counts.batches,
+        "messagesLost": counts.lost,
+        "messagesUnreadable": counts.unreadable,
+        "replays": events.replays,
+        "blocksStored": counts.stored,
+        "blocksRemoved": counts.removed,
+        "blocksWithoutPlace": counts.orphans + counts.overflowed,
+        "clears": counts.clears,
+        "restarts": counts.restarts,
+    })
+}
+
 fn of_belief(belief: &EndpointBelief) -> Value {
     json!({
         "queuedPromptsNow": belief.queued_prompts_now,
@@ -150,6 +193,11 @@ fn of_belief(belief: &EndpointBelief) -> Value {
         "kvCapacityTokens": belief.kv_capacity_tokens,
         "scrapeAgeSeconds": belief.scrape_age_us.map(seconds),
         "blocksHeld": belief.blocks_held,
+        "overlapBy": match belief.evidence {
+            Evidence::Record => "record",
+            Evidence::Corrected => "record and events",
+            Evidence::Events => "events",
+        },
         "overlapTrust": belief.overlap_trust_ratio,
         "slowness": belief.slowness_ratio,
         "prefillTokensPerSecond": belief.prefill_tokens_per_s,

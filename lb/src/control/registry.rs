@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use bedrock::sigv4::{Credentials, Signer};
 use config::snapshot::{Provider, ProviderApi, ResourceId, Tls, WorkerSet};
+use config::source::cluster::{PodEndpoint, PodState, Pods};
 use config::{Auth, Credential, Secret, Snapshot};
 
-use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan};
+use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan, Withheld};
 use crate::provider::Dialect;
 use crate::quota::Metered;
 use crate::tls::Connector;
@@ -33,6 +34,7 @@ pub(crate) type Addresses = HashMap<String, Vec<IpAddr>>;
 struct Identity {
     destination: ResourceId,
     backend: policy::Backend,
+    /// The host as configured; of a pod its uid, as another pod may have its address.
     host: String,
     /// `None` for a provider: it is one server however many addresses its name stands for from time to time.
     address: Option<SocketAddr>,
@@ -51,6 +53,7 @@ enum Slot {
 pub(crate) struct Registry {
     slots: Vec<Slot>,
     incarnations: u64,
+    pods: Pods,
 }
 
 /// A plan, and how many endpoints found no number.
@@ -69,7 +72,9 @@ struct Wanted {
 impl Registry {
     /// The plan of a snapshot with its names resolved as in `addresses`; but for the classifiers, which are not its business.
     pub(crate) fn plan(&mut self, now_us: u64, snapshot: Arc<Snapshot>, addresses: &Addresses) -> Planned {
-        let sets: Vec<Vec<Wanted>> = snapshot.worker_sets.iter().map(|set| of_worker_set(set, addresses)).collect();
+        let pods = |set: &WorkerSet| self.pods.get(&set.id).map_or(&[][..], Vec::as_slice);
+        let sets: Vec<Vec<Wanted>> =
+            snapshot.worker_sets.iter().map(|set| of_worker_set(set, addresses, pods(set))).collect();
         let providers: Vec<Option<Wanted>> = snapshot
             .providers
             .iter()
@@ -98,6 +103,11 @@ impl Registry {
         let endpoints = self.slots.iter().map(|slot| slot.spec().cloned()).collect();
         let (plan, _classifier_faults) = Plan::new(snapshot, endpoints, worker_sets, providers);
         Planned { plan, left_out }
+    }
+
+    /// The pods of the next plan.
+    pub(crate) fn take_pods(&mut self, pods: Pods) {
+        self.pods = pods;
     }
 
     /// The server at this number was restarted: from the next plan on it is another one.
@@ -191,6 +201,7 @@ fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
         && a.metered.as_ref().map(|metered| metered.limits) == b.metered.as_ref().map(|metered| metered.limits)
         && a.timeouts == b.timeouts
         && a.unusable == b.unusable
+        && a.withheld == b.withheld
 }
 
 /// Every host name of a snapshot that has to be resolved.
@@ -215,48 +226,86 @@ fn addresses_of(host: &str, addresses: &Addresses) -> Vec<IpAddr> {
     all
 }
 
-fn of_worker_set(set: &WorkerSet, addresses: &Addresses) -> Vec<Wanted> {
+/// One place where a worker set's model is served.
+struct Place {
+    name: String,
+    host: String,
+    host_header: String,
+    address: SocketAddr,
+    withheld: Option<Withheld>,
+}
+
+fn of_pod(set: &WorkerSet, pod: &PodEndpoint) -> Place {
+    let address = SocketAddr::new(pod.ip, set.port);
+    Place {
+        name: format!("{}:{}", pod.name, set.port),
+        host: pod.uid.clone(),
+        host_header: address.to_string(),
+        address,
+        withheld: match pod.state {
+            PodState::Ready => None,
+            PodState::NotReady => Some(Withheld::NotReady),
+            PodState::Terminating => Some(Withheld::Terminating),
+        },
+    }
+}
+
+fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -> Vec<Wanted> {
     let (credential, unusable) = credential_header(set.auth.as_ref());
     let model = set.models.first().map_or("", |model| model.upstream_name.as_str());
-    let mut wanted: Vec<Wanted> = Vec::with_capacity(set.endpoints.len());
+    let mut places: Vec<Place> = pods.iter().map(|pod| of_pod(set, pod)).collect();
     for endpoint in &set.endpoints {
         let found = addresses_of(&endpoint.host, addresses);
         for ip in &found {
             // A name that stands for several servers (a headless service) gives each a name of its own.
             let name = if found.len() == 1 { endpoint.to_string() } else { format!("{endpoint} ({ip})") };
-            let address = SocketAddr::new(*ip, endpoint.port);
-            let identity = Identity {
-                destination: set.id.clone(),
-                backend: policy::Backend::Local,
-                host: endpoint.host.clone(),
-                address: Some(address),
-                port: endpoint.port,
-                kind: format!("{model} @ {}", set.id),
-            };
-            if wanted.iter().any(|other| other.identity.address == identity.address) {
-                continue;
-            }
-            let spec = EndpointSpec {
-                id: EndpointId(0),
-                incarnation: 0,
+            places.push(Place {
                 name,
-                backend: policy::Backend::Local,
-                dialect: Dialect::OpenAi,
-                address,
-                other_addresses: Vec::new(),
-                tls: None,
+                host: endpoint.host.clone(),
                 host_header: endpoint.to_string(),
-                path_prefix: String::new(),
-                credential: credential.clone(),
-                model: model.to_owned(),
-                kind: identity.kind.clone(),
-                in_flight_max: set.limits.in_flight_per_endpoint_max,
-                metered: None,
-                timeouts: EndpointTimeouts::default(),
-                unusable: unusable.clone(),
-            };
-            wanted.push(Wanted { identity, spec });
+                address: SocketAddr::new(*ip, endpoint.port),
+                withheld: None,
+            });
         }
+    }
+    let mut wanted: Vec<Wanted> = Vec::with_capacity(places.len());
+    for place in places {
+        let identity = Identity {
+            destination: set.id.clone(),
+            backend: policy::Backend::Local,
+            host: place.host,
+            address: Some(place.address),
+            port: place.address.port(),
+            kind: format!("{model} @ {}", set.id),
+        };
+        // Of two pods at one address, as while one takes the place of the other, both are there.
+        let same = |other: &Wanted| {
+            other.identity.address == identity.address && (pods.is_empty() || other.identity.host == identity.host)
+        };
+        if wanted.iter().any(same) {
+            continue;
+        }
+        let spec = EndpointSpec {
+            id: EndpointId(0),
+            incarnation: 0,
+            name: place.name,
+            backend: policy::Backend::Local,
+            dialect: Dialect::OpenAi,
+            address: place.address,
+            other_addresses: Vec::new(),
+            tls: None,
+            host_header: place.host_header,
+            path_prefix: String::new(),
+            credential: credential.clone(),
+            model: model.to_owned(),
+            kind: identity.kind.clone(),
+            in_flight_max: set.limits.in_flight_per_endpoint_max,
+            metered: None,
+            timeouts: EndpointTimeouts::default(),
+            unusable: unusable.clone(),
+            withheld: place.withheld,
+        };
+        wanted.push(Wanted { identity, spec });
     }
     wanted
 }
@@ -314,6 +363,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
             total: provider.timeouts.total,
         },
         unusable: unsupported.map(String::from).or(missing).or(unsigned).or(untrusting),
+        withheld: None,
     };
     Some(Wanted { identity, spec })
 }
@@ -530,6 +580,29 @@ mod tests {
         let spec = hosted(&mut registry, limits(2), &["10.0.0.1"]).unwrap();
         assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
         assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
+    }
+
+    #[test]
+    fn a_pod_is_its_uid_and_address_and_what_it_says_of_itself_is_no_new_life() {
+        let pod = |uid: &str, ip: &str, state: PodState| PodEndpoint {
+            name: "vllm-0".into(),
+            uid: uid.into(),
+            ip: ip.parse().unwrap(),
+            state,
+        };
+        let mut registry = Registry::default();
+        let mut plan = |now_us: u64, pods: Vec<PodEndpoint>| {
+            let workers = set("a", "m", &[]);
+            registry.take_pods(Pods::from([(workers.id.clone(), pods)]));
+            registry.plan(now_us, snapshot(vec![workers]), &Addresses::new()).plan
+        };
+        let first = plan(0, vec![pod("u1", "10.0.0.1", PodState::Ready)]);
+        assert_eq!(names(&first), [Some(("vllm-0:8000", 1))]);
+        let leaving = plan(1, vec![pod("u1", "10.0.0.1", PodState::Terminating)]);
+        let spec = leaving.endpoints[0].as_ref().unwrap();
+        assert_eq!((spec.incarnation, spec.withheld), (1, Some(Withheld::Terminating)));
+        let replaced = plan(2, vec![pod("u2", "10.0.0.1", PodState::NotReady)]);
+        assert_eq!(names(&replaced), [None, Some(("vllm-0:8000", 2))]);
     }
 
     #[test]

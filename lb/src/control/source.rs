@@ -1,13 +1,16 @@
-//! Where snapshots come from: files that are watched, or servers that are asked what they serve.
+//! Where snapshots come from: files or a cluster that are watched, or servers that are asked what they serve.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use config::snapshot::StaticEndpoint;
 use config::source::WatchSettings;
+#[cfg(feature = "kubernetes")]
+use config::source::cluster::{ClusterNews, Settings};
+use config::source::cluster::{Contact, Feedback, Pods};
 use config::{Snapshot, SourceFile};
 use policy::Diagnostic;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use super::{journal, learn};
 
@@ -21,6 +24,12 @@ pub(crate) enum SourceEvent {
     Snapshot(Arc<Snapshot>),
     /// A set that was refused; what was in force stays.
     Refused(Vec<Diagnostic>),
+    /// The pods behind selectors.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "told by a cluster alone"))]
+    Pods(Pods),
+    /// The cluster went away or came back.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "told by a cluster alone"))]
+    Contact(Contact),
 }
 
 /// Where snapshots come from.
@@ -30,6 +39,9 @@ pub(crate) enum Source {
     Files(Vec<PathBuf>),
     /// Servers that say what they serve.
     Servers(Vec<StaticEndpoint>),
+    /// A cluster's API server.
+    #[cfg(feature = "kubernetes")]
+    Cluster(Settings),
 }
 
 impl Source {
@@ -38,6 +50,16 @@ impl Source {
         match self {
             Self::Files(paths) => paths.iter().map(|path| path.display().to_string()).collect(),
             Self::Servers(servers) => servers.iter().map(|server| format!("http://{server}")).collect(),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(settings) => {
+                let server =
+                    settings.kubeconfig.as_ref().map_or("kubernetes".to_owned(), |file| file.display().to_string());
+                if settings.namespaces.is_empty() {
+                    vec![server]
+                } else {
+                    settings.namespaces.iter().map(|namespace| format!("{server}, namespace {namespace}")).collect()
+                }
+            }
         }
     }
 
@@ -46,16 +68,21 @@ impl Source {
         match self {
             Self::Files(_) => 1,
             Self::Servers(servers) => servers.len(),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(_) => 1,
         }
     }
 
-    /// Starts the source's task.
-    pub(crate) fn start(self) -> mpsc::Receiver<SourceEvent> {
+    /// Starts the source's task. What `feedback` says goes to whoever wants to know what became of a snapshot.
+    pub(crate) fn start(self, feedback: watch::Receiver<Feedback>) -> mpsc::Receiver<SourceEvent> {
         let (sender, receiver) = mpsc::channel(EVENTS_MAX);
         match self {
             Self::Files(paths) => tokio::spawn(watch_files(paths, sender)),
             Self::Servers(servers) => tokio::spawn(learn::run(servers, sender)),
+            #[cfg(feature = "kubernetes")]
+            Self::Cluster(settings) => tokio::spawn(follow_cluster(settings, feedback.clone(), sender)),
         };
+        drop(feedback);
         receiver
     }
 }
@@ -72,6 +99,27 @@ async fn watch_files(paths: Vec<PathBuf>, events: mpsc::Sender<SourceEvent>) {
         }
     }
     journal::error("files are no longer watched; restart to see changes", &[]);
+}
+
+#[cfg(feature = "kubernetes")]
+async fn follow_cluster(settings: Settings, feedback: watch::Receiver<Feedback>, events: mpsc::Sender<SourceEvent>) {
+    let mut cluster = config::source::kube::Cluster::follow(settings, feedback);
+    while let Some(news) = cluster.next().await {
+        let event = match news {
+            ClusterNews::Snapshot(snapshot) => SourceEvent::Snapshot(Arc::new(*snapshot)),
+            ClusterNews::Pods(pods) => SourceEvent::Pods(pods),
+            ClusterNews::Refused(findings) => SourceEvent::Refused(findings),
+            ClusterNews::Contact(contact) => SourceEvent::Contact(contact),
+            ClusterNews::Note(text) => {
+                journal::warn("the API server", &[("note", &text)]);
+                continue;
+            }
+        };
+        if events.send(event).await.is_err() {
+            return;
+        }
+    }
+    journal::error("the cluster is no longer followed; restart to see changes", &[]);
 }
 
 /// What one text of documents means.

@@ -5,9 +5,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use config::source::cluster::Contact;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::keys::KeysStatus;
+use super::kv::KvStatus;
+use super::tokenizers;
 use super::watch::Verdict;
 use crate::io::DriverInUse;
 use crate::plan::{EndpointSpec, Plan};
@@ -52,7 +56,15 @@ pub(crate) struct Status {
     /// Host names that cannot be resolved, and why.
     pub unresolved: Vec<(String, String)>,
     pub config: ConfigStatus,
+    /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
+    pub contact: Option<Contact>,
     pub certificates: CertificatesStatus,
+    /// Worker sets that name a tokenizer, and what became of it.
+    pub tokenizers: Vec<(String, tokenizers::State)>,
+    /// The keys of token issuers, and readings of them that failed since the start.
+    pub keys: (Vec<KeysStatus>, u64),
+    /// Sweeps of cache news that data threads missed.
+    pub cache_sweeps_lost: u64,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
@@ -96,4 +108,6 @@ pub(crate) struct EndpointStatus {
     pub scrape_error: Option<String>,
     /// Reads that failed since it is known.
     pub scrapes_failed: u64,
+    /// Its event stream, when it is listened to.
+    pub kv_events: Option<KvStatus>,
 }

@@ -1,5 +1,6 @@
-//! The two tasks of each endpoint: one asks whether it is well, one reads its metrics. Each has its own connection, so
-//! that no endpoint waits for another, nor a probe for a long page of metrics.
+//! The tasks of each endpoint: one asks whether it is well, one reads its metrics, and where it publishes events of its cache,
+//! [`super::kv`] listens. Each has its own connection, so that no endpoint waits for another, nor a probe for a long page of
+//! metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +12,7 @@ use tokio::time::sleep;
 
 use super::fetch::{FetchError, Fetcher, Origin};
 use super::health::{Health, Probed, Probing};
+use super::kv::{Inbound, KvNews, KvOrders, Listening};
 use super::{models, scrape};
 use crate::clock_us;
 use crate::mailbox::{Failure, Readiness, Scrape};
@@ -37,6 +39,19 @@ pub(crate) struct Orders {
     pub metrics_path: String,
     /// Between two reads of them.
     pub metrics_interval: Duration,
+    /// Its event streams, when it has any.
+    pub kv_events: Option<KvOrders>,
+}
+
+/// Where what is seen goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Outlets {
+    /// Health and metrics.
+    pub sightings: mpsc::Sender<Sighting>,
+    /// Caches.
+    pub kv: mpsc::Sender<KvNews>,
+    /// Where engines connect.
+    pub inbound: Inbound,
 }
 
 /// What the tasks tell the control loop.
@@ -79,16 +94,19 @@ pub(crate) struct Verdict {
 pub(crate) struct Watch {
     failures: mpsc::Sender<Failure>,
     tasks: Vec<JoinHandle<()>>,
+    listening: Option<Listening>,
 }
 
 impl Watch {
     /// Starts watching. A provider has no orders: it is judged by failed requests alone.
-    pub(crate) fn start(spec: &Arc<EndpointSpec>, orders: Option<Orders>, sightings: &mpsc::Sender<Sighting>) -> Self {
+    pub(crate) fn start(spec: &Arc<EndpointSpec>, orders: Option<Orders>, outlets: &Outlets) -> Self {
         let (failures, failed) = mpsc::channel(FAILURES_MAX);
-        let reporter = Reporter { spec: spec.clone(), sightings: sightings.clone() };
+        let reporter = Reporter { spec: spec.clone(), sightings: outlets.sightings.clone() };
         let origin =
             Origin { address: spec.address, host: spec.host_header.clone(), credential: spec.credential.clone() };
         let succeeded = Arc::new(Succeeded::default());
+        let kv_events = orders.as_ref().and_then(|orders| orders.kv_events.as_ref());
+        let listening = kv_events.map(|orders| Listening::start(spec, orders, &outlets.inbound, &outlets.kv));
         let mut tasks = Vec::with_capacity(2);
         if let Some(orders) = &orders {
             let scraper = Scraper {
@@ -109,7 +127,7 @@ impl Watch {
             connect_failed: false,
         };
         tasks.push(tokio::spawn(prober.run(Fetcher::new(origin), failed)));
-        Self { failures, tasks }
+        Self { failures, tasks, listening }
     }
 
     /// A request failed there.
@@ -120,7 +138,7 @@ impl Watch {
 
     /// Whether a task has ended by itself, which none ever should.
     pub(crate) fn is_broken(&self) -> bool {
-        self.tasks.iter().any(JoinHandle::is_finished)
+        self.tasks.iter().any(JoinHandle::is_finished) || self.listening.as_ref().is_some_and(Listening::is_broken)
     }
 }
 
@@ -333,6 +351,7 @@ mod tests {
             metered: None,
             timeouts: crate::plan::EndpointTimeouts::default(),
             unusable: None,
+            withheld: None,
         })
     }
 
@@ -341,7 +360,12 @@ mod tests {
             models: models.iter().map(|&model| model.into()).collect(),
             metrics_path: "/metrics".into(),
             metrics_interval: Duration::from_millis(5),
+            kv_events: None,
         }
+    }
+
+    fn outlets(sightings: &mpsc::Sender<Sighting>) -> Outlets {
+        Outlets { sightings: sightings.clone(), kv: mpsc::channel(1).0, inbound: Inbound::default() }
     }
 
     /// Answers every request on every connection until dropped.
@@ -391,7 +415,7 @@ mod tests {
         let page = "vllm:num_requests_waiting 3\nvllm:num_requests_running 2\n";
         let server = tokio::spawn(serve(listener, page.into()));
         let (sender, mut sightings) = mpsc::channel(64);
-        let watch = Watch::start(&spec(address), Some(orders(&["m"])), &sender);
+        let watch = Watch::start(&spec(address), Some(orders(&["m"])), &outlets(&sender));
         until(&mut sightings, is(Readiness::Ready)).await;
         until(&mut sightings, |seen| matches!(seen, Seen::Scraped(s) if s.waiting == 3.0 && s.running == 2.0)).await;
 
@@ -414,7 +438,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let server = tokio::spawn(serve(listener, String::new()));
         let (sender, mut sightings) = mpsc::channel(64);
-        let _watch = Watch::start(&spec(address), Some(orders(&["m", "sql-lora"])), &sender);
+        let _watch = Watch::start(&spec(address), Some(orders(&["m", "sql-lora"])), &outlets(&sender));
         let Seen::Health(verdict) = until(&mut sightings, is(Readiness::NotReady)).await else { panic!() };
         assert!(verdict.why.contains("sql-lora"), "{}", verdict.why);
         until(&mut sightings, |seen| matches!(seen, Seen::ScrapeFailed(why) if why.contains("no vLLM"))).await;
@@ -424,7 +448,7 @@ mod tests {
     #[tokio::test]
     async fn a_provider_is_ready_unasked_and_ejected_by_failed_requests() {
         let (sender, mut sightings) = mpsc::channel(64);
-        let watch = Watch::start(&spec("127.0.0.1:9".parse().unwrap()), None, &sender);
+        let watch = Watch::start(&spec("127.0.0.1:9".parse().unwrap()), None, &outlets(&sender));
         until(&mut sightings, is(Readiness::Ready)).await;
         for _ in 0..5 {
             watch.failed(Failure::ServerError);

@@ -103,6 +103,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             status: refused.status(),
             body: &body,
             headers: &headers,
+            lines: &self.shown.rate_limits,
             after: self.after,
             with_body: true,
         };

@@ -54,6 +54,7 @@ pub fn passed(parts: &[&[u8]], framed: Framed, model_shown: Option<&str>, asked:
         event_names: EventNames::Absent,
         request_id: "",
         decision_headers: Vec::new(),
+        rate_limits: Vec::new(),
         after: After::KeepAlive,
         head_only: false,
     };

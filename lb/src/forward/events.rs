@@ -75,6 +75,8 @@ impl Observer {
 pub(super) struct Seen {
     pub(super) usage: Usage,
     pub(super) content: bool,
+    /// Events with output, or that say nothing of interest among such.
+    pub(super) pieces: u64,
     /// What is shown is not what was received.
     pub(super) changed: bool,
 }
@@ -140,11 +142,13 @@ impl Events {
         reader.feed(payload, |event| {
             if *content_seen && shown.model_shown.is_none() && !may_matter(event.bytes) {
                 keep(kept, texts, &event, range.start, seen, *edits);
+                seen.pieces += 1;
                 return;
             }
             let (document, data_start) = read_event(&event);
             seen.usage.merge(document.usage.unwrap_or_default());
             seen.content |= document.content != Content::None;
+            seen.pieces += u64::from(document.content != Content::None);
             *content_seen |= seen.content;
             *saw_error |= document.is_error;
             if !edited {

@@ -43,6 +43,8 @@ pub(crate) struct Presentation<'a> {
     pub(crate) request_id: &'a str,
     /// `x-kinference-...` lines, ready to be sent.
     pub(crate) decision_headers: Vec<u8>,
+    /// What is left of the tenant's limits, ready to be sent, in place of what the upstream says of ours.
+    pub(crate) rate_limits: Vec<u8>,
     /// Whether the client connection may be kept.
     pub(crate) after: After,
     /// The answer has no body (HEAD).
@@ -75,6 +77,8 @@ impl Patience {
 pub(crate) struct Forwarded {
     pub(crate) end: End,
     pub(crate) usage: Usage,
+    /// Events with output; streamed answers only.
+    pub(crate) pieces: u64,
     pub(crate) response_bytes: u64,
     /// When the first output came, on the process clock; streamed answers only.
     pub(crate) first_content_us: Option<u64>,
@@ -158,6 +162,7 @@ pub(crate) async fn forward(
         sink: Sink::Nothing,
         observer: Observer::new(kind, shown),
         usage: Usage::default(),
+        pieces: 0,
         first_content_us: None,
         first_content,
         response_bytes: 0,
@@ -195,10 +200,20 @@ fn is_longer(source: &Source, bytes_max: usize) -> bool {
     }
 }
 
+/// How the names of headers about rate limits begin.
+const RATE_LIMIT: &[u8] = b"x-ratelimit-";
+
 /// The status line and all lines that do not depend on how the body is framed.
 fn push_head_lines(to: &mut Vec<u8>, head: &ResponseHead, bytes: &[u8], shown: &Presentation<'_>) {
     push_status_line(to, head.status, head.reason.of(bytes));
-    response_headers(&head.headers, bytes, |name, value| push_header(to, name, value));
+    let theirs =
+        |name: &[u8]| name.get(..RATE_LIMIT.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(RATE_LIMIT));
+    response_headers(&head.headers, bytes, |name, value| {
+        if shown.rate_limits.is_empty() || !theirs(name) {
+            push_header(to, name, value);
+        }
+    });
+    to.extend_from_slice(&shown.rate_limits);
     push_header(to, b"x-request-id", shown.request_id.as_bytes());
     to.extend_from_slice(&shown.decision_headers);
 }
@@ -252,6 +267,7 @@ struct Pass<'a, F> {
     sink: Sink,
     observer: Observer,
     usage: Usage,
+    pieces: u64,
     first_content_us: Option<u64>,
     first_content: F,
     response_bytes: u64,
@@ -298,6 +314,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         Forwarded {
             end,
             usage: self.usage,
+            pieces: self.pieces,
             response_bytes: self.response_bytes,
             first_content_us: self.first_content_us,
             upstream: if whole && self.upstream_keeps { Upstream::Keeps } else { Upstream::Ends },

@@ -167,6 +167,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         }
         shows_all &= !seen.changed && self.source.is_between_chunks() && !self.observer.holds_back();
         self.usage.merge(seen.usage);
+        self.pieces += seen.pieces;
         if seen.content && self.first_content_us.is_none() {
             let now_us = io::now_us();
             self.first_content_us = Some(now_us);

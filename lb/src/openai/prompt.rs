@@ -5,7 +5,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
+use predictor::prefix::chain::{Chain, ChainBuilder, MEDIA_WEIGHT_BYTES, Seed};
+use tokenizer::Tokens;
 use xxhash_rust::xxh3::Xxh3;
 
 use super::request::{Purpose, Request};
@@ -258,6 +259,37 @@ pub(crate) fn chain(request: &Request, body: &[u8], upstream_model: &str, block_
     builder.finish()
 }
 
+/// The prefix chain of a prompt whose tokens are known, in blocks of `block_tokens` as the engine keeps them, and how many tokens it
+/// has. Behind the first image the engine puts tokens that are not known: from there on the chain tells prompts apart and no more.
+pub(crate) fn engine_blocks(
+    request: &Request,
+    body: &[u8],
+    upstream_model: &str,
+    tokens: &Tokens,
+    block_tokens: u32,
+    recycled: Chain,
+) -> (Chain, u32) {
+    let salt = request.cache_salt.as_ref().filter(|salt| salt.kind == Kind::String);
+    let salt = salt.map(|salt| scan::unescape(salt.of(body)));
+    let seed = Seed { model: upstream_model, lora: None, cache_salt: salt.as_ref().map(|salt| salt.as_bytes()) };
+    let mut builder = ChainBuilder::new(&seed, block_tokens.saturating_mul(TOKEN_ID_BYTES), recycled);
+    let first = tokens.media.map_or(tokens.ids.len(), |media| media.first.min(tokens.ids.len()));
+    builder.token_ids(tokens.ids[..first].iter().copied());
+    let mut count = u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX);
+    if let Some(media) = tokens.media {
+        let items = media.items.min(MEDIA_ITEMS_MAX);
+        (0..items).for_each(|item| builder.media(&(media.digest ^ u64::from(item)).to_le_bytes()));
+        builder.token_ids(tokens.ids[first..].iter().copied());
+        count = count.saturating_add(items * (MEDIA_WEIGHT_BYTES / TOKEN_ID_BYTES));
+    }
+    (builder.finish_engine_blocks(), count)
+}
+
+/// Bytes of a token id in a chain.
+const TOKEN_ID_BYTES: u32 = 4;
+/// Media items of a prompt that are counted one by one.
+const MEDIA_ITEMS_MAX: u32 = 1_000;
+
 /// The numbers of a raw JSON array; what is not a number is passed over.
 fn token_ids(raw: &[u8]) -> impl Iterator<Item = u32> + '_ {
     raw.split(|b| !b.is_ascii_digit())
@@ -360,6 +392,27 @@ mod tests {
         };
         assert!(shared(&ids(64), &ids(80)) >= 15);
         assert_eq!(shared(&ids(64), r#"{"model":"m","prompt":[9,8,7,6,5,4,3,2,1]}"#), 0);
+    }
+
+    #[test]
+    fn known_tokens_are_cut_into_the_blocks_that_engines_publish() {
+        let body = r#"{"model":"m","cache_salt":"s\u0061lt","messages":[]}"#;
+        let request = Request::parse(body.as_bytes()).unwrap();
+        let blocks = |tokens: &Tokens| engine_blocks(&request, body.as_bytes(), "m", tokens, 32, Chain::default());
+        let text = Tokens { ids: (0..70).collect(), media: None };
+        let (chain, count) = blocks(&text);
+        let seed = Seed { model: "m", lora: None, cache_salt: Some(b"salt") };
+        let first = predictor::prefix::chain::token_block(seed.root(), 0..32);
+        let second = predictor::prefix::chain::token_block(first, 32..64);
+        assert_eq!((chain.blocks(), chain.bytes(), count), ([first, second].as_slice(), 70 * 4, 70));
+        let image = |digest: u64| {
+            let media = tokenizer::Placeholders { first: 40, items: 2, digest };
+            blocks(&Tokens { ids: (0..70).collect(), media: Some(media) })
+        };
+        let ((one, count), (other, _)) = (image(1), image(2));
+        assert_eq!((count, one.bytes()), (70 + 2 * 512, (70 + 2 * 512) * 4));
+        assert_eq!(one.blocks()[0], first);
+        assert_ne!(one.blocks()[2..], other.blocks()[2..]);
     }
 
     proptest! {

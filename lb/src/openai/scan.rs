@@ -318,6 +318,23 @@ pub(crate) fn unescape_pieces(raw: &[u8], piece: &mut impl FnMut(&[u8])) {
     }
 }
 
+/// Appends the decoded form of about `bytes` bytes of a raw string content to `to`, and gives what is left: long strings are decoded
+/// in turns.
+pub(crate) fn unescape_some<'a>(raw: &'a [u8], bytes: usize, to: &mut Vec<u8>) -> &'a [u8] {
+    let mut rest = raw;
+    while !rest.is_empty() && raw.len() - rest.len() < bytes {
+        let plain = memchr::memchr(b'\\', rest).unwrap_or(rest.len()).min(bytes);
+        to.extend_from_slice(&rest[..plain]);
+        rest = &rest[plain..];
+        if rest.first() == Some(&b'\\') {
+            let (decoded, taken) = escape(rest);
+            to.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
+            rest = &rest[taken..];
+        }
+    }
+    rest
+}
+
 /// Decodes the escape at the start of `raw` (which starts with a backslash): the character and the bytes it took.
 fn escape(raw: &[u8]) -> (char, usize) {
     let simple = match raw.get(1) {
@@ -398,6 +415,18 @@ mod tests {
             ));
         })?;
         Some(found)
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        #[test]
+        fn a_string_decoded_in_turns_is_the_same(raw in "([a-zé€ ]{0,5}|\\\\n|\\\\u00e9|\\\\ud83d\\\\ude00|\\\\\\\\){0,12}", bytes in 1usize..9) {
+            let (mut rest, mut in_turns) = (raw.as_bytes(), Vec::new());
+            while !rest.is_empty() {
+                rest = unescape_some(rest, bytes, &mut in_turns);
+            }
+            prop_assert_eq!(String::from_utf8_lossy(&in_turns), unescape(raw.as_bytes()));
+        }
     }
 
     #[test]

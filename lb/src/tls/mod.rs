@@ -9,6 +9,7 @@
 mod certificate;
 mod connector;
 pub mod door;
+mod outward;
 mod records;
 mod session;
 mod transport;
@@ -16,5 +17,6 @@ mod validity;
 
 pub(crate) use certificate::{Acceptor, Certificate, Identity};
 pub(crate) use connector::{Connector, TlsFault};
+pub(crate) use outward::verified_stream;
 pub(crate) use session::{Sent, TlsConn};
 pub(crate) use transport::{Established, NotEstablished, Transport};

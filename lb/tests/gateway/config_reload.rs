@@ -26,14 +26,14 @@ on_both_drivers![
 const NOTICED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Clients that ask one thing after the other until told to stop.
-struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<usize>>,
 }
 
 impl Load {
     /// Half of the clients stream; each keeps its connection.
-    fn start(gateway: &Gateway, clients: usize) -> Self {
+    pub(crate) fn start(gateway: &Gateway, clients: usize) -> Self {
         let stop = Arc::<AtomicBool>::default();
         let client = |number: usize| {
             let (stop, address) = (Arc::clone(&stop), gateway.address);
@@ -57,7 +57,7 @@ impl Load {
     }
 
     /// Ends it; every request was answered well.
-    fn finish(self) {
+    pub(crate) fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         for client in self.clients {
             let answered = client.join().expect("every request is answered");

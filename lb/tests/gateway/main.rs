@@ -8,11 +8,15 @@
 mod support;
 
 mod changes;
+#[cfg(feature = "kubernetes")]
+mod cluster;
 mod config_reload;
 mod decisions;
+mod exact;
 mod faults;
 mod handover;
 mod http;
+mod kv_events;
 mod limits;
 mod policies;
 mod shutdown;

@@ -154,6 +154,9 @@ pub(crate) async fn model(connection: &mut Connection, exchange: &mut Exchange<'
     });
     let block_tokens = shared.settings.parameters.block_tokens;
     let blocks = text::block_hashes(call.cache_seed, &call.prompt, call.answer, call.output_tokens, block_tokens);
+    if let Some(publisher) = &shared.publisher {
+        publisher.describe(&call, &blocks);
+    }
     let request = Request { id: 0, prompt_tokens, output_tokens: call.output_tokens, blocks };
     let ticket = match shared.pump.submit(request) {
         Ok(ticket) => ticket,

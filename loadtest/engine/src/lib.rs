@@ -11,6 +11,7 @@
 mod answer;
 pub mod fault;
 mod http;
+pub mod kv_events;
 mod metrics;
 pub mod openai;
 mod pages;
@@ -21,6 +22,7 @@ pub mod step;
 pub mod text;
 mod tls;
 
+pub use kv_events::KvEvents;
 pub use record::{Outcome, RequestRecord, Stats};
 pub use serve::{Embeddings, Engine, Settings};
 pub use tls::Tls;

@@ -78,6 +78,8 @@ pub struct Call {
     pub model: String,
     /// The whole prompt.
     pub prompt: Vec<u32>,
+    /// `cache_salt` of the request.
+    pub cache_salt: Option<String>,
     /// Seeds the block hashes: differs between values of `cache_salt`.
     pub cache_seed: u64,
     /// What will be said.
@@ -152,9 +154,10 @@ pub fn parse_call(api: Api, body: &[u8], served: Served<'_>) -> Result<Call, Api
     if body["n"].as_u64().is_some_and(|n| n != 1) {
         return Err(ApiError::bad_value("n", &body["n"], "this engine makes one choice only."));
     }
-    let cache_seed = body["cache_salt"].as_str().map_or(0, |salt| text::prompt_hash(&text_tokens(salt)));
+    let cache_salt = body["cache_salt"].as_str().map(str::to_owned);
+    let cache_seed = cache_salt.as_deref().map_or(0, |salt| text::prompt_hash(&text_tokens(salt)));
     let delivery = delivery(api, &body);
-    Ok(Call { api, model, prompt, cache_seed, answer, output_tokens, finish, delivery })
+    Ok(Call { api, model, prompt, cache_salt, cache_seed, answer, output_tokens, finish, delivery })
 }
 
 /// The prompt's tokens alone, whatever model is named. `None` when there is no valid prompt.

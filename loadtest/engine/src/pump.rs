@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use tokio::{
@@ -12,6 +12,7 @@ use tokio::{
 };
 
 use crate::{
+    kv_events::Publisher,
     metrics::Histograms,
     step::{Event, Parameters, Refusal, Request, RequestId, Timed, Timeline, Totals},
 };
@@ -53,6 +54,7 @@ struct State {
     histograms: Histograms,
     refused: u64,
     scratch: Vec<Timed>,
+    publisher: Option<Arc<Publisher>>,
 }
 
 /// The engine behind the sockets.
@@ -65,15 +67,20 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    pub(crate) fn new(parameters: Parameters, time_scale: f64) -> Arc<Self> {
+    pub(crate) fn new(parameters: Parameters, time_scale: f64, publisher: Option<Arc<Publisher>>) -> Arc<Self> {
+        let mut timeline = Timeline::new(parameters);
+        if publisher.is_some() {
+            timeline.record_block_changes();
+        }
         let state = State {
-            timeline: Timeline::new(parameters),
+            timeline,
             replies: HashMap::new(),
             next_id: 0,
             gauges: Gauges::default(),
             histograms: Histograms::default(),
             refused: 0,
             scratch: Vec::new(),
+            publisher,
         };
         let time_scale = if time_scale.is_finite() { time_scale.max(0.0) } else { 1.0 };
         Arc::new(Self { state: Mutex::new(state), wake: Notify::new(), origin: Instant::now(), time_scale })
@@ -176,6 +183,10 @@ impl State {
     fn advance(&mut self, now_us: u64) {
         let mut events = std::mem::take(&mut self.scratch);
         self.timeline.advance_to(now_us, &mut events);
+        if let Some(publisher) = &self.publisher {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            publisher.publish(&self.timeline.take_block_changes(), since.as_secs_f64());
+        }
         if !events.is_empty() {
             self.observe_gauges();
         }

@@ -21,6 +21,7 @@ use crate::{
     answer,
     fault::{self, Afterwards, Fault, Plan, Rule},
     http::{self, Connection, Persistence, RawRequest, ReadError},
+    kv_events::{KvEvents, Line, Publisher},
     openai::{Api, ApiError, PromptDetails, Served},
     pages::{Route, control, route},
     pump::Pump,
@@ -58,6 +59,8 @@ pub struct Settings {
     pub connections_max: u64,
     /// What TLS connections are accepted with; `None` for plain ones.
     pub tls: Option<Tls>,
+    /// How events of the KV cache are published, when they are.
+    pub kv_events: Option<KvEvents>,
 }
 
 /// Whether the engine makes embeddings.
@@ -86,6 +89,7 @@ impl Default for Settings {
             body_kept_bytes_max: 64 << 10,
             connections_max: 16_384,
             tls: None,
+            kv_events: None,
         }
     }
 }
@@ -107,14 +111,23 @@ const RULES_MAX: usize = 64;
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
     pub(crate) pump: Arc<Pump>,
+    pub(crate) publisher: Option<Arc<Publisher>>,
     pub(crate) ledger: Ledger,
     rules: Mutex<Vec<Rule>>,
     ids: AtomicU64,
 }
 
+/// Where an engine's sockets are.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    http: SocketAddr,
+    kv_events: Option<SocketAddr>,
+    kv_replay: Option<SocketAddr>,
+}
+
 /// A running mock server, on a thread of its own. Dropping it stops it.
 pub struct Engine {
-    addr: SocketAddr,
+    bound: Bound,
     shared: Arc<Shared>,
     stop: watch::Sender<()>,
     thread: Option<JoinHandle<()>>,
@@ -127,8 +140,11 @@ impl Engine {
             settings.models.push("mock".to_owned());
         }
         let rule = Rule { faults: settings.faults.clone(), path: None, requests: None };
+        let (blocks_max, block_tokens) = (settings.parameters.blocks_max, settings.parameters.block_tokens);
+        let publisher = settings.kv_events.clone().map(|events| Publisher::new(events, blocks_max, block_tokens));
         let shared = Arc::new(Shared {
-            pump: Pump::new(settings.parameters.clone(), settings.time_scale),
+            pump: Pump::new(settings.parameters.clone(), settings.time_scale, publisher.clone()),
+            publisher,
             ledger: Ledger::new(settings.records_max),
             rules: Mutex::new(vec![rule]),
             ids: AtomicU64::new(0),
@@ -142,13 +158,38 @@ impl Engine {
             // Dropping the runtime at the end drops every connection.
             runtime.block_on(serve(served, stopped, bound));
         })?;
-        let addr = address.recv().map_err(|_| io::Error::other("the engine's thread ended early"))??;
-        Ok(Self { addr, shared, stop, thread: Some(thread) })
+        let bound = address.recv().map_err(|_| io::Error::other("the engine's thread ended early"))??;
+        Ok(Self { bound, shared, stop, thread: Some(thread) })
     }
 
     /// Where it listens.
     pub fn addr(&self) -> SocketAddr {
-        self.addr
+        self.bound.http
+    }
+
+    /// Where its KV events are, when it binds the stream.
+    pub fn kv_events_addr(&self) -> Option<SocketAddr> {
+        self.bound.kv_events
+    }
+
+    /// Where its KV events can be asked for again.
+    pub fn kv_replay_addr(&self) -> Option<SocketAddr> {
+        self.bound.kv_replay
+    }
+
+    /// The next messages are numbered and kept, and not sent.
+    pub fn withhold_kv_events(&self, messages: u32) {
+        self.shared.publisher.iter().for_each(|publisher| publisher.withhold(messages));
+    }
+
+    /// Replays no longer tell what was published so far.
+    pub fn forget_kv_events(&self) {
+        self.shared.publisher.iter().for_each(|publisher| publisher.forget());
+    }
+
+    /// Cuts the stream of KV events, or lets it be connected to again.
+    pub fn set_kv_line(&self, line: Line) {
+        self.shared.publisher.iter().for_each(|publisher| publisher.set_line(line));
     }
 
     /// Stops like a killed process: listener and connections close at once. May be called again.
@@ -205,17 +246,19 @@ impl Drop for Engine {
 async fn serve(
     shared: Arc<Shared>,
     mut stopped: watch::Receiver<()>,
-    bound: std::sync::mpsc::Sender<io::Result<SocketAddr>>,
+    bound: std::sync::mpsc::Sender<io::Result<Bound>>,
 ) {
-    let listener = match TcpListener::bind(shared.settings.listen).await {
-        Ok(listener) => listener,
+    let listener = match bind(&shared).await {
+        Ok((listener, addresses)) => {
+            let _ = bound.send(Ok(addresses));
+            listener
+        }
         Err(error) => {
             // The receiver waits for exactly this.
             let _ = bound.send(Err(error));
             return;
         }
     };
-    let _ = bound.send(listener.local_addr());
     let pump = Arc::clone(&shared.pump);
     tokio::spawn(async move { pump.run().await });
     tokio::select! {
@@ -223,6 +266,16 @@ async fn serve(
         // Either told to stop or the handle is gone.
         _ = stopped.changed() => {}
     }
+}
+
+async fn bind(shared: &Shared) -> io::Result<(TcpListener, Bound)> {
+    let listener = TcpListener::bind(shared.settings.listen).await?;
+    let (kv_events, kv_replay) = match &shared.publisher {
+        Some(publisher) => publisher.start().await?,
+        None => (None, None),
+    };
+    let http = listener.local_addr()?;
+    Ok((listener, Bound { http, kv_events, kv_replay }))
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {

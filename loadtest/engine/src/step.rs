@@ -16,6 +16,7 @@ mod timeline;
 
 use std::collections::{HashSet, VecDeque};
 
+pub use blocks::BlockChange;
 use blocks::Blocks;
 pub use timeline::{Timed, Timeline};
 
@@ -208,6 +209,8 @@ pub struct Model {
     running: Vec<Active>,
     blocks: Blocks,
     totals: Totals,
+    /// Changes of the prefix cache in the steps that have ended.
+    changes: Vec<BlockChange>,
     /// The requests in the engine, to answer for unknown and duplicate ids in constant time.
     present: HashSet<RequestId>,
 }
@@ -226,6 +229,7 @@ impl Model {
             running: Vec::new(),
             blocks,
             totals: Totals::default(),
+            changes: Vec::new(),
             present: HashSet::new(),
         }
     }
@@ -309,6 +313,16 @@ impl Model {
         self.blocks.forget();
     }
 
+    /// Keeps changes of the prefix cache from now on, for [`Self::take_block_changes`].
+    pub fn record_block_changes(&mut self) {
+        self.blocks.record_changes();
+    }
+
+    /// Changes of the prefix cache in the steps that ended since this was last called; vLLM tells them at the end of a step.
+    pub fn take_block_changes(&mut self) -> Vec<BlockChange> {
+        std::mem::take(&mut self.changes)
+    }
+
     /// Chooses the contents of a step and says how long it takes, in microseconds. `None`: nothing to do.
     ///
     /// Adds `Preempted` and `Admitted` events. Until [`Self::finish_step`] requests may come and go; newcomers are not
@@ -326,6 +340,7 @@ impl Model {
     /// Ends the step begun last: computed tokens count, and complete requests get a token.
     pub fn finish_step(&mut self, events: &mut Vec<Event>) {
         self.totals.steps += 1;
+        self.blocks.take_changes(&mut self.changes);
         let mut ended = 0;
         for active in &mut self.running {
             let scheduled = std::mem::take(&mut active.scheduled);

@@ -13,7 +13,7 @@ use engine::step::Parameters;
 use super::StepArgs;
 use crate::simulate::{
     router::Strategy,
-    run::{Arrivals, Exchange, Setting, run},
+    run::{Arrivals, Exchange, Knowledge, Setting, run},
     summary::{Summary, capacity_per_s, squeeze_for},
     trace::{ROWS_MAX, Trace},
 };
@@ -41,6 +41,9 @@ pub(super) struct SimulateArgs {
     /// What balancers tell each other.
     #[arg(long, value_enum, default_value_t = Exchange::Sums)]
     exchange: Exchange,
+    /// What Kinference knows of prompts and caches.
+    #[arg(long, value_enum, default_value_t = Knowledge::Bytes)]
+    knowledge: Knowledge,
     /// Measure regret at one in so many decisions.
     #[arg(long, default_value_t = 7)]
     regret_every: usize,
@@ -75,7 +78,7 @@ pub(super) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn std::err
             let tokens = u64::from(modelled.blocks_max) * u64::from(modelled.block_tokens);
             let engine = Parameters { block_tokens: trace.block_tokens, blocks_max: (tokens / u64::from(trace.block_tokens)) as u32, ..modelled };
             let base = Setting {
-                pods: pods.get(), engine, strategy: Strategy::Kinference, balancers: args.balancers, exchange: args.exchange,
+                pods: pods.get(), engine, strategy: Strategy::Kinference, balancers: args.balancers, exchange: args.exchange, knowledge: args.knowledge,
                 arrivals: Arrivals::Squeezed(1.0), prior: Default::default(), regret_every: args.regret_every, slowdown: None, seed: args.seed,
             };
             let capacity = capacity_per_s(&trace, &base);

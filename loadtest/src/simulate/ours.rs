@@ -1,15 +1,19 @@
 //! Kinference's own choice: its fleet of beliefs and its policy's decision, as a data thread uses them.
 
+use std::collections::HashMap;
+
+use engine::step::BlockChange;
 use policy::{Backend, Candidate, Decision, PoolDestination, Program, Request, Scratch, Signal, Target};
 use predictor::{
-    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Fleet, PeerSums, Plan, Scrape},
-    prefix::chain::{BLOCK_BYTES_DEFAULT, Chain, ChainBuilder, Seed},
+    fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Evidence, Fleet, PeerSums, Plan, Scrape},
+    prefix::chain::{BLOCK_BYTES_DEFAULT, Chain, ChainBuilder, Seed, token_block},
     ttft::{Observed, Prediction, Prior, Quality},
 };
 
 use super::{
     pods::Gauges,
     router::{Answered, Ask},
+    run::Knowledge,
 };
 
 const MODEL: &str = "m";
@@ -29,6 +33,8 @@ pub struct Told {
     pub blocks_max: u32,
     /// Tokens in a block.
     pub block_tokens: u32,
+    /// What it knows of prompts and caches.
+    pub knowledge: Knowledge,
     /// Belief before the first answer.
     pub prior: Prior,
     /// Of this balancer.
@@ -115,6 +121,9 @@ impl Ours {
                 kv_capacity_tokens: None,
             };
             fleet.add_endpoint(0, pod, &spec);
+            if told.knowledge == Knowledge::Events {
+                fleet.cache_evidence(pod, Evidence::Events, told.block_tokens);
+            }
         }
         let models = vec![vec![MODEL.to_owned()]];
         let destination = PoolDestination { name: "simulated".to_owned(), backend: Backend::Local, models };
@@ -133,8 +142,14 @@ impl Ours {
     }
 
     pub(super) fn choose(&mut self, ask: &Ask<'_>) -> usize {
-        let chain = self.chain(ask);
-        let guessed_tokens = self.fleet.estimate_tokens(MODEL, chain.bytes());
+        let (chain, guessed_tokens) = match self.told.knowledge {
+            Knowledge::Bytes => {
+                let chain = self.chain(ask);
+                let tokens = self.fleet.estimate_tokens(MODEL, chain.bytes());
+                (chain, tokens)
+            }
+            Knowledge::Tokens | Knowledge::Events => (self.token_chain(ask), ask.row.input_tokens),
+        };
         self.fleet.plan(&mut self.plan, &chain, guessed_tokens, ask.now_us);
         let prompt_tokens = self.plan.prompt_tokens();
         let views: Vec<View<'_>> = (0..self.told.pods as u32)
@@ -212,6 +227,37 @@ impl Ours {
         self.fleet.qualities().next().map_or_else(Quality::default, |(_, quality)| quality)
     }
 
+    /// What an engine told of its cache.
+    pub(super) fn told(&mut self, now_us: u64, pod: usize, change: BlockChange, keys: &HashMap<u64, u64>) {
+        let pod = pod as u32;
+        match change {
+            BlockChange::Stored(hash) => {
+                if let Some(key) = keys.get(&hash) {
+                    self.fleet.cache_stored(now_us, pod, &[*key]);
+                }
+            }
+            BlockChange::Removed(hash) => {
+                if let Some(key) = keys.get(&hash) {
+                    self.fleet.cache_removed(pod, &[*key]);
+                }
+            }
+            BlockChange::Cleared => self.fleet.cache_cleared(pod),
+        }
+    }
+
+    /// The prompt in the engine's tokens: the same ids for the same blocks.
+    fn token_chain(&mut self, ask: &Ask<'_>) -> Chain {
+        let recycled = self.chains.pop().unwrap_or_default();
+        let mut builder = ChainBuilder::new(&SEED, 4 * ask.block_tokens, recycled);
+        let mut left = ask.row.input_tokens;
+        for block in &ask.row.blocks {
+            let tokens = left.min(ask.block_tokens);
+            left -= tokens;
+            builder.token_ids(ids_of(*block, tokens));
+        }
+        builder.finish_engine_blocks()
+    }
+
     /// The prompt as text: the same bytes for the same blocks.
     fn chain(&mut self, ask: &Ask<'_>) -> Chain {
         let recycled = self.chains.pop().unwrap_or_default();
@@ -241,6 +287,22 @@ impl Ours {
             at += tokens;
         }
         builder.finish()
+    }
+}
+
+/// Token ids that stand for a block.
+fn ids_of(block: u64, tokens: u32) -> impl Iterator<Item = u32> {
+    (0..tokens).map(move |at| (block as u32).wrapping_add(at.wrapping_mul(0x9e37_79b9)))
+}
+
+/// The product's keys of these blocks, each of which stands for the prefix up to its end.
+pub(super) fn learn_keys(keys: &mut HashMap<u64, u64>, blocks: &[u64], block_tokens: u32) {
+    let known = blocks.partition_point(|block| keys.contains_key(block));
+    let before = known.checked_sub(1).and_then(|last| keys.get(&blocks[last]).copied());
+    let mut parent = before.unwrap_or_else(|| SEED.root());
+    for block in &blocks[known..] {
+        parent = token_block(parent, ids_of(*block, block_tokens));
+        keys.insert(*block, parent);
     }
 }
 

@@ -1,6 +1,6 @@
 //! The fleet of simulated engines on one clock of virtual time.
 
-use engine::step::{Event, Parameters, Refusal, Request, Timed, Timeline};
+use engine::step::{BlockChange, Event, Parameters, Refusal, Request, Timed, Timeline};
 
 use super::trace::Row;
 
@@ -40,11 +40,15 @@ pub struct Gauges {
 }
 
 impl Pods {
-    /// `count` idle engines.
+    /// `count` idle engines, which keep what changes in their caches when it is to be told.
     #[must_use]
-    pub fn new(count: usize, parameters: &Parameters) -> Self {
+    pub fn new(count: usize, parameters: &Parameters, tells_changes: bool) -> Self {
+        let mut pods: Vec<Timeline> = (0..count).map(|_| Timeline::new(parameters.clone())).collect();
+        if tells_changes {
+            pods.iter_mut().for_each(Timeline::record_block_changes);
+        }
         Self {
-            pods: (0..count).map(|_| Timeline::new(parameters.clone())).collect(),
+            pods,
             slowness: vec![1.0; count],
             block_tokens: parameters.block_tokens,
             scratch: Vec::new(),
@@ -104,6 +108,11 @@ impl Pods {
             output_tokens: row.output_tokens,
             blocks: row.answered_blocks.clone(),
         })
+    }
+
+    /// What changed in an engine's cache since this was last called.
+    pub fn take_changes(&mut self, pod: usize) -> Vec<BlockChange> {
+        self.pods[pod].take_block_changes()
     }
 
     /// The metrics now.

@@ -9,7 +9,7 @@ use engine::step::{Event, Parameters};
 use predictor::ttft::Prior;
 
 use super::{
-    ours::{Ours, Told},
+    ours::{Ours, Told, learn_keys},
     pods::{Happened, Pods},
     router::{Answered, Ask, Dynamo, Gie, Router, Sglang, Strategy},
     trace::Trace,
@@ -41,6 +41,17 @@ pub enum Exchange {
     Sums,
 }
 
+/// What Kinference knows of prompts and caches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Knowledge {
+    /// Prompts by their bytes, caches by its own record.
+    Bytes,
+    /// Prompts in the engine's tokens (`tokenizer`), caches by its own record.
+    Tokens,
+    /// Prompts in the engine's tokens, caches by what engines tell (`tokenizer` and `kvEvents`).
+    Events,
+}
+
 /// An engine that becomes slower.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
@@ -65,6 +76,8 @@ pub struct Setting {
     pub balancers: usize,
     /// What they tell each other.
     pub exchange: Exchange,
+    /// What they know of prompts and caches.
+    pub knowledge: Knowledge,
     /// How requests arrive.
     pub arrivals: Arrivals,
     /// Kinference's belief before the first answer.
@@ -157,6 +170,8 @@ struct World<'a> {
     left: usize,
     sent: usize,
     random: Random,
+    /// Keys of the product's own by the engines' block hashes, where events are heard.
+    keys: HashMap<u64, u64>,
     outcomes: Outcomes,
 }
 
@@ -176,6 +191,7 @@ pub fn run(trace: &Trace, setting: &Setting) -> Outcomes {
         for event in happened.drain(..) {
             world.happened(event);
         }
+        world.hear(now_us);
         while let Some(&Reverse((at_us, due))) = world.due.peek().filter(|Reverse((at_us, _))| *at_us <= now_us) {
             world.due.pop();
             world.comes_due(at_us, due);
@@ -183,6 +199,12 @@ pub fn run(trace: &Trace, setting: &Setting) -> Outcomes {
         world.outcomes.length_us = now_us;
     }
     world.finish()
+}
+
+impl Setting {
+    fn hears_events(&self) -> bool {
+        self.strategy == Strategy::Kinference && self.knowledge == Knowledge::Events
+    }
 }
 
 impl<'a> World<'a> {
@@ -205,7 +227,7 @@ impl<'a> World<'a> {
         Self {
             trace,
             setting,
-            pods: Pods::new(setting.pods, &setting.engine),
+            pods: Pods::new(setting.pods, &setting.engine, setting.hears_events()),
             balancers,
             due,
             next_turn,
@@ -215,6 +237,7 @@ impl<'a> World<'a> {
             left: trace.rows.len(),
             sent: 0,
             random,
+            keys: HashMap::new(),
             outcomes: Outcomes::default(),
         }
     }
@@ -253,8 +276,27 @@ impl<'a> World<'a> {
         }
     }
 
+    /// Every balancer hears what engines told of their caches.
+    fn hear(&mut self, now_us: u64) {
+        if !self.setting.hears_events() {
+            return;
+        }
+        for pod in 0..self.pods.len() {
+            for change in self.pods.take_changes(pod) {
+                for router in &mut self.balancers {
+                    if let Router::Kinference(ours) = router {
+                        ours.told(now_us, pod, change, &self.keys);
+                    }
+                }
+            }
+        }
+    }
+
     fn send(&mut self, now_us: u64, at: u32) {
         let row = &self.trace.rows[at as usize];
+        if self.setting.hears_events() {
+            learn_keys(&mut self.keys, &row.answered_blocks, self.trace.block_tokens);
+        }
         let id = u64::from(at);
         let balancer = (self.random.bits() % self.balancers.len() as u64) as usize;
         let ask = Ask { id, now_us, row, block_tokens: self.trace.block_tokens, seed: self.random.bits() };
@@ -373,6 +415,7 @@ fn router(setting: &Setting, seed: u64) -> Router {
             batched_tokens_max: engine.batched_tokens_max,
             blocks_max: engine.blocks_max,
             block_tokens: engine.block_tokens,
+            knowledge: setting.knowledge,
             prior: setting.prior,
             seed,
         }))),

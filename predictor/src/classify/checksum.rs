@@ -180,10 +180,15 @@ pub(super) fn za_id(text: &[u8]) -> bool {
     text.len() == 13 && date(pair(text, 2), pair(text, 4)) && digit(text, 10) <= 2 && luhn(text)
 }
 
+/// EAN-13 (GS1): weights 1 and 3 in turn.
+pub(super) fn ean_13(text: &[u8]) -> bool {
+    let sum = weighted(text, &[1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3]);
+    text.len() == 13 && (10 - sum % 10) % 10 == digit(text, 12)
+}
+
 /// EAN-13 check with the Swiss prefix 756.
 pub(super) fn ch_ahv(text: &[u8]) -> bool {
-    let sum = weighted(text, &[1, 3, 1, 3, 1, 3, 1, 3, 1, 3, 1, 3]);
-    text.len() == 13 && text.starts_with(b"756") && (10 - sum % 10) % 10 == digit(text, 12)
+    text.starts_with(b"756") && ean_13(text)
 }
 
 /// Korean RRN: date, century digit; the check digit held until October 2020, so the caller says how sure it must be.
@@ -404,6 +409,23 @@ pub(super) fn card_range(text: &[u8]) -> bool {
     let mir = (16..=19).contains(&len) && matches!(four, 2200..=2204);
     let troy = len == 16 && four == 9792;
     visa || mastercard || amex || discover || jcb || diners || union_pay || maestro || maestro_wide || mir || troy
+}
+
+/// Ranges that were given out once or are reserved, and lengths that collide with other numbers: cards where a word says so.
+pub(super) fn card_range_wide(text: &[u8]) -> bool {
+    let len = text.len();
+    let two = pair(text, 0);
+    (len == 16 && matches!(two, 34 | 35 | 37)) || ((12..=19).contains(&len) && matches!(two, 50 | 56..=69))
+}
+
+/// Whether the IBANs of a country are digits behind the check digits, by the SWIFT IBAN registry.
+pub(super) fn iban_is_digits(country: [u8; 2]) -> bool {
+    const COUNTRIES: [&[u8; 2]; 33] = [
+        b"AT", b"BA", b"BE", b"CR", b"CZ", b"DE", b"DK", b"EE", b"ES", b"FI", b"FO", b"GL", b"HR", b"HU", b"IL", b"IS",
+        b"LT", b"LY", b"ME", b"MR", b"NO", b"PL", b"PT", b"RS", b"SD", b"SE", b"SI", b"SK", b"SO", b"ST", b"TL", b"TN",
+        b"XK",
+    ];
+    COUNTRIES.contains(&&country)
 }
 
 /// Bech32 and bech32m (BIP 173, 350) of a `bc1` address; either checksum constant is taken.

@@ -2,13 +2,9 @@
 //!
 //! A candidate is supported by a word within [`BEFORE_BYTES`] in front of it or [`AFTER_BYTES`] behind it; by a word at the head of its
 //! column, when its line belongs to a table; or by a supported neighbour of the same kind with nothing but separators between (lists).
-//! The words of a slice are found once, when the first candidate asks, so a text of digits alone costs one pass, not one per number.
-
-use aho_corasick::automaton::Automaton;
-use aho_corasick::{Anchored, dfa};
+//! The words of a slice are found once, with the other landmarks.
 
 use super::kind::Kind;
-use super::words::{Ending, TABLE};
 
 /// How far in front of a candidate a word counts.
 pub(super) const BEFORE_BYTES: usize = 70;
@@ -33,64 +29,12 @@ const DELIMITER_OF: [u8; 256] = {
     table
 };
 
-/// The compiled word table.
-#[derive(Debug)]
-pub(super) struct Words {
-    automaton: dfa::DFA,
-    rows: Vec<(u64, Ending)>,
-}
-
-impl Words {
-    /// The words that support any kind in `kinds`.
-    pub(super) fn compile(kinds: u64) -> Result<Words, aho_corasick::BuildError> {
-        let (mut texts, mut rows) = (Vec::new(), Vec::new());
-        for (row_kinds, ending, words) in TABLE {
-            let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds;
-            if mask != 0 {
-                texts.extend(words.iter().copied());
-                rows.extend(words.iter().map(|_| (mask, *ending)));
-            }
-        }
-        let automaton = dfa::Builder::new().ascii_case_insensitive(true).prefilter(false).build(texts)?;
-        Ok(Words { automaton, rows })
-    }
-}
-
-/// Whether a word may begin at `start`: not inside a run of letters, unless a capital begins there.
-fn begins(text: &[u8], start: usize) -> bool {
-    let Some(before) = start.checked_sub(1).and_then(|at| text.get(at)) else { return true };
-    let first = text[start];
-    !before.is_ascii_alphabetic()
-        || !first.is_ascii_alphabetic()
-        || (before.is_ascii_lowercase() && first.is_ascii_uppercase())
-}
-
-/// Whether a word of Latin letters ends at `end`: at a non-letter, at a new capital, or before a word for "number".
-fn ends(text: &[u8], start: usize, end: usize) -> bool {
-    let rest = &text[end..];
-    let Some(next) = rest.first() else { return true };
-    let last = text[end - 1];
-    if !next.is_ascii_alphabetic()
-        || !last.is_ascii_alphabetic()
-        || (last.is_ascii_lowercase() && next.is_ascii_uppercase())
-    {
-        return true;
-    }
-    let all_capitals = text[start..end].iter().all(|byte| !byte.is_ascii_lowercase());
-    if all_capitals && next.is_ascii_uppercase() && rest.get(1).is_some_and(u8::is_ascii_lowercase) {
-        return true;
-    }
-    ["num", "nr", "no", "code", "s"].iter().any(|tail| {
-        rest.get(..tail.len()).is_some_and(|found| found.eq_ignore_ascii_case(tail.as_bytes()))
-            && (*tail == "num" || rest.get(tail.len()).is_none_or(|byte| !byte.is_ascii_alphabetic()))
-    })
-}
-
+/// A word of the slice, and the kinds it supports.
 #[derive(Debug, Clone, Copy)]
-struct WordAt {
-    start: u32,
-    end: u32,
-    kinds: u64,
+pub(super) struct WordAt {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) kinds: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -117,7 +61,8 @@ struct Carry {
 /// The words, lines and supported neighbours of the slice at hand. All buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct Context {
-    words: Vec<WordAt>,
+    /// By where they begin.
+    pub(super) words: Vec<WordAt>,
     lines: Vec<Line>,
     delimiters: [Vec<u32>; 4],
     /// End of the last supported candidate, by kind; 0 when there is none.
@@ -156,13 +101,7 @@ impl Context {
     }
 
     /// The words of the slice that support a kind in `kinds`, as (start, end).
-    pub(super) fn words_of(
-        &mut self,
-        words: &Words,
-        text: &[u8],
-        kinds: u64,
-    ) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.prepare(words, text);
+    pub(super) fn words_of(&self, kinds: u64) -> impl Iterator<Item = (usize, usize)> + '_ {
         self.words
             .iter()
             .filter(move |word| word.kinds & kinds != 0)
@@ -170,8 +109,8 @@ impl Context {
     }
 
     /// The kinds that words near `start..end` support.
-    pub(super) fn near(&mut self, words: &Words, text: &[u8], start: usize, end: usize) -> u64 {
-        self.prepare(words, text);
+    pub(super) fn near(&mut self, start: usize, end: usize) -> u64 {
+        self.prepare();
         self.near_prepared(start, end)
     }
 
@@ -194,8 +133,8 @@ impl Context {
     }
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
-    pub(super) fn supports(&mut self, words: &Words, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
-        if !self.may_support(words, text, kind) {
+    pub(super) fn supports(&mut self, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
+        if !self.may_support(kind) {
             return false;
         }
         let supported = self.near_prepared(start, end) & kind.bit() != 0
@@ -208,8 +147,8 @@ impl Context {
     }
 
     /// Whether anything in the slice can support `kind`, wherever it stands. Cheap, so it is asked before checksums are worked out.
-    pub(super) fn may_support(&mut self, words: &Words, text: &[u8], kind: Kind) -> bool {
-        self.prepare(words, text);
+    pub(super) fn may_support(&mut self, kind: Kind) -> bool {
+        self.prepare();
         (self.present | self.chained) & kind.bit() != 0
     }
 
@@ -230,43 +169,18 @@ impl Context {
         last <= start && start - last <= CHAIN_BYTES && text[last..start].iter().all(|byte| !byte.is_ascii_alphabetic())
     }
 
-    /// Finds the words, once per slice.
-    fn prepare(&mut self, words: &Words, text: &[u8]) {
+    /// Puts together what the words of the slice can support, once.
+    fn prepare(&mut self) {
         if self.ready {
             return;
         }
         self.ready = true;
-        self.work += text.len() as u64;
-        self.words.clear();
-        self.find_words(words, text);
-        self.words.sort_unstable_by_key(|word| word.start);
         self.present = self
             .words
             .iter()
             .map(|word| word.kinds)
             .chain(self.carry.columns)
             .fold(self.outer, |all, kinds| all | kinds);
-    }
-
-    /// Walks the automaton by hand: every word ends where its state is, so one pass gives all words, overlapping ones too.
-    fn find_words(&mut self, words: &Words, text: &[u8]) {
-        let automaton = &words.automaton;
-        let Ok(mut state) = automaton.start_state(Anchored::No) else { return };
-        for (at, byte) in text.iter().enumerate() {
-            state = automaton.next_state(Anchored::No, state, *byte);
-            if !automaton.is_special(state) || !automaton.is_match(state) {
-                continue;
-            }
-            for index in 0..automaton.match_len(state) {
-                self.work += 1;
-                let pattern = automaton.match_pattern(state, index);
-                let (end, start) = (at + 1, at + 1 - automaton.pattern_len(pattern));
-                let (kinds, ending) = words.rows[pattern.as_usize()];
-                if begins(text, start) && (ending == Ending::Open || ends(text, start, end)) {
-                    self.words.push(WordAt { start: start as u32, end: end as u32, kinds });
-                }
-            }
-        }
     }
 
     /// Finds lines and their delimiters, once per slice, when a heading is asked for.
@@ -365,16 +279,18 @@ impl Context {
     }
 
     /// Keeps what the slice that begins at `next` must know: the headings of the table around it, and the kinds just supported.
-    pub(super) fn carry_to(&mut self, words: &Words, text: &[u8], next: usize) {
-        self.prepare(words, text);
-        self.find_lines(text);
+    pub(super) fn carry_to(&mut self, text: &[u8], next: usize) {
         let mut carry = Carry::default();
         for (kind, end) in Kind::ALL.iter().zip(&self.chain) {
             if *end as usize >= next {
                 carry.chained |= kind.bit();
             }
         }
-        if let Some(index) = self.line_of(next) {
+        let headings = !self.words.is_empty() || self.carry.columns.iter().any(|kinds| *kinds != 0);
+        if headings {
+            self.find_lines(text);
+        }
+        if let Some(index) = self.line_of(next).filter(|_| headings) {
             let line = self.lines[index];
             if line.head == CARRIED {
                 carry = Carry { chained: carry.chained, ..self.carry };
@@ -392,14 +308,16 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
+    use super::super::kind::KindSet;
+    use super::super::landmarks::Landmarks;
     use super::*;
 
     fn supported(text: &str, kind: Kind, value: &str) -> bool {
-        let words = Words::compile(u64::MAX).expect("the table compiles");
         let mut context = Context::default();
         context.start_piece();
+        Landmarks::compile(KindSet(u64::MAX)).find(text.as_bytes(), &mut Vec::new(), &mut context.words);
         let start = text.find(value).expect("the value is in the text");
-        context.supports(&words, text.as_bytes(), kind, start, start + value.len())
+        context.supports(text.as_bytes(), kind, start, start + value.len())
     }
 
     #[test]

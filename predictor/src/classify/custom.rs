@@ -74,6 +74,14 @@ impl Keywords {
         })
     }
 
+    /// Whether one occurrence is not enough.
+    pub(super) fn counts(&self) -> bool {
+        match self.quorum {
+            Quorum::Any(count) => count > 1,
+            Quorum::All => self.words > 1,
+        }
+    }
+
     pub(super) fn start(&self, state: &mut KeywordState) {
         state.clear(self.words);
     }

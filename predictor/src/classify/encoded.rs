@@ -38,9 +38,10 @@ fn is_sextet(byte: u8) -> bool {
 /// The next token at or behind `from`, as offsets, and where to go on.
 pub(super) fn next_token(text: &[u8], from: usize) -> Option<(usize, usize)> {
     let mut at = from;
-    while at < text.len() {
-        if !is_sextet(text[at]) {
-            at += 1;
+    while let Some(window) = text.get(at..at + TOKEN_BYTES_MIN) {
+        // From the end: most words are shorter, so most bytes are never looked at.
+        if let Some(other) = window.iter().rposition(|byte| !is_sextet(*byte)) {
+            at += other + 1;
             continue;
         }
         let start = at;

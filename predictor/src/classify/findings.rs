@@ -112,6 +112,19 @@ impl Findings {
         self.work_steps = 0;
     }
 
+    /// Adds what is known of a piece without reading it.
+    pub(super) fn add(&mut self, kinds: KindSet, tags: &TagSet) {
+        for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
+            self.tags.insert(Tag::of_kind(kind));
+            if let Some(count) = self.counts.get_mut(kind as usize) {
+                *count = count.saturating_add(1);
+            }
+        }
+        for tag in tags.iter() {
+            self.tags.insert(tag);
+        }
+    }
+
     pub(super) fn record(&mut self, hit: Hit) {
         self.tags.insert(Tag::of_kind(hit.kind));
         if let Some(count) = self.counts.get_mut(hit.kind as usize) {

@@ -197,6 +197,11 @@ impl KindSet {
         self.0 == 0
     }
 
+    /// The kinds, in the order of [`Kind::ALL`].
+    pub fn iter(self) -> impl Iterator<Item = Kind> {
+        Kind::ALL.iter().copied().filter(move |kind| self.contains(*kind))
+    }
+
     /// Both sets together.
     #[must_use]
     pub const fn union(self, other: KindSet) -> KindSet {

@@ -1,7 +1,8 @@
 //! What every lane works on: one slice of plain text, the words in it, and the place where finds go.
 
-use super::context::{Context, Words};
+use super::context::Context;
 use super::kind::{Kind, KindSet};
+use super::landmarks::Landmark;
 
 /// Most finds of one slice that are kept. A slice has at most 16 KiB, so more than this is a table, and the tags are certain.
 pub(super) const FOUND_MAX: usize = 1024;
@@ -18,7 +19,7 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Lane<'a> {
     pub(super) text: &'a [u8],
-    pub(super) words: &'a Words,
+    pub(super) marks: &'a [Landmark],
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,
     pub(super) found: &'a mut Vec<Found>,
@@ -50,12 +51,12 @@ impl Lane<'_> {
 
     /// Whether `kind` is wanted and some word of the slice could support it.
     pub(super) fn may_be_supported(&mut self, kind: Kind) -> bool {
-        self.kinds.contains(kind) && self.context.may_support(self.words, self.text, kind)
+        self.kinds.contains(kind) && self.context.may_support(kind)
     }
 
     /// Whether `kind` is wanted and has a context word.
     pub(super) fn supported(&mut self, kind: Kind, start: usize, end: usize) -> bool {
-        self.kinds.contains(kind) && self.context.supports(self.words, self.text, kind, start, end)
+        self.kinds.contains(kind) && self.context.supports(self.text, kind, start, end)
     }
 
     /// The byte in front of `at`; a space at the beginning.

@@ -4,6 +4,7 @@
 //! not one of those set aside for examples (RFC 2606, RFC 6761), and is not a file name. Bytes between two signs are visited at most twice.
 
 use super::kind::Kind;
+use super::landmarks::Meaning;
 use super::lane::Lane;
 
 const LOCAL_BYTES_MAX: usize = 64;
@@ -132,8 +133,8 @@ fn around(text: &[u8], sign: usize, floor: usize) -> Option<(usize, usize)> {
         end += 1;
     }
     let end = domain_end(text, sign + 1, end)?;
-    let scp = &text[start..sign] == b"git" && text.get(end) == Some(&b':');
-    (!scp).then_some((start, end))
+    // `git@host` is the account of a service, no one's address.
+    (&text[start..sign] != b"git").then_some((start, end))
 }
 
 /// Where the domain in `start..end` ends, if it is one a person can have.
@@ -170,45 +171,158 @@ fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
     }
 }
 
-/// Words written for a dot and for the sign, with the brackets people put around them.
-const DOTS: [&[u8]; 10] =
-    [b"[dot]", b"(dot)", b"{dot}", b"<dot>", b" dot ", b"_dot_", b"-dot-", b"[.]", b"(.)", b" . "];
-const SIGNS: [&[u8]; 10] = [b"[at]", b"(at)", b"{at}", b"<at>", b" at ", b"_at_", b"-at-", b" @ ", b"[@]", b"(@)"];
+/// Words written for a dot, with the brackets or spaces people put around them.
+const DOTS: &[&str] = &[
+    "[dot]",
+    "(dot)",
+    "{dot}",
+    "<dot>",
+    " dot ",
+    "_dot_",
+    "-dot-",
+    "[.]",
+    "(.)",
+    " . ",
+    "[punkt]",
+    "(punkt)",
+    " punkt ",
+    "[punto]",
+    "(punto)",
+    " punto ",
+    "[point]",
+    "(point)",
+    " point ",
+    "(ponto)",
+    " ponto ",
+    " kropka ",
+    " punt ",
+    " точка ",
+];
+/// The same for the sign.
+const SIGNS: &[&str] = &[
+    "[at]",
+    "(at)",
+    "{at}",
+    "<at>",
+    " at ",
+    "_at_",
+    "-at-",
+    " @ ",
+    "[@]",
+    "(@)",
+    "{@}",
+    "[ät]",
+    "(ät)",
+    " ät ",
+    "[arroba]",
+    "(arroba)",
+    " arroba ",
+    "(arobase)",
+    " arobase ",
+    " chiocciola ",
+    "(chiocciola)",
+    " małpa ",
+    " apenstaartje ",
+    " snabel-a ",
+    " собака ",
+    " klammeraffe ",
+];
+/// Which of them say by themselves that an address may be disguised. The others are common words, or plain ones.
+const TELLING: &[&str] = &[
+    "[dot]",
+    "(dot)",
+    "{dot}",
+    "<dot>",
+    " dot ",
+    "_dot_",
+    "-dot-",
+    "[at]",
+    "(at)",
+    "{at}",
+    "<at>",
+    " @ ",
+    "[@]",
+    "(@)",
+    "{@}",
+    "[ät]",
+    "(ät)",
+    " ät ",
+    "[arroba]",
+    "(arroba)",
+    " arroba ",
+    "(arobase)",
+    " arobase ",
+    " chiocciola ",
+    "(chiocciola)",
+    " małpa ",
+    " apenstaartje ",
+    " snabel-a ",
+    " собака ",
+    " klammeraffe ",
+    " AT ",
+    " at gmail.",
+    " at googlemail.",
+    " at outlook.",
+    " at hotmail.",
+    " at yahoo.",
+    " at icloud.",
+    " at proton",
+    " at gmx.",
+    " at web.de",
+    " at aol.",
+    " at qq.com",
+    " at 163.com",
+    " at mail.ru",
+    " at yandex.",
+    " at live.",
+    " at orange.fr",
+    " at naver.com",
+];
 
-fn starts_with_any(text: &[u8], words: &[&[u8]]) -> Option<usize> {
+/// The landmarks of this lane.
+pub(super) fn marks() -> impl Iterator<Item = &'static str> {
+    TELLING.iter().copied()
+}
+
+fn starts_with_any(text: &[u8], words: &[&str]) -> Option<usize> {
     words
         .iter()
-        .find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
+        .find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word.as_bytes())))
         .map(|word| word.len())
 }
 
-/// Looks for addresses with a written-out dot or a bracketed sign: the text around is copied with both put back, and read as usual.
+/// What the disguise that begins at the front of `text` stands for, and its length. The byte behind its first decides which words are compared.
+fn undisguise(text: &[u8]) -> Option<(u8, usize)> {
+    match text.get(1)?.to_ascii_lowercase() {
+        b'a' | b'@' | b'c' | b's' | b'm' => starts_with_any(text, SIGNS).map(|len| (b'@', len)),
+        b'd' | b'p' | b'.' => starts_with_any(text, DOTS).map(|len| (b'.', len)),
+        b'k' | 0x80.. => starts_with_any(text, SIGNS)
+            .map(|len| (b'@', len))
+            .or_else(|| starts_with_any(text, DOTS).map(|len| (b'.', len))),
+        _ => None,
+    }
+}
+
+/// Looks for addresses with a written-out dot or sign: the text around is copied with both put back, and read as usual.
 fn disguised(lane: &mut Lane<'_>) {
-    let text = lane.text;
+    let marks = lane.marks;
     let mut done = 0;
-    for at in memchr::memchr2_iter(b'o', b'O', text) {
-        // " dot " and "[dot]" have their o at offset 2.
-        let Some(mark) = at.checked_sub(2).filter(|mark| *mark >= done) else { continue };
-        if starts_with_any(&text[mark..], &DOTS[..7]).is_some() {
-            done = disguised_around(lane, mark, done);
+    for mark in marks.iter().filter(|mark| mark.meaning == Meaning::Disguise) {
+        let start = mark.start as usize;
+        if start >= done {
+            done = disguised_around(lane, start, done);
         }
     }
-    let mut done = 0;
-    for at in memchr::memchr3_iter(b'[', b'(', b'{', text) {
-        if at >= done
-            && (starts_with_any(&text[at..], &SIGNS[..4]).is_some()
-                || starts_with_any(&text[at..], &SIGNS[8..]).is_some())
-        {
-            done = disguised_around(lane, at, done);
-        }
-    }
-    let mut done = 0;
-    for at in memchr::memchr_iter(b'@', text) {
-        if at > done && text[at - 1] == b' ' && lane.byte(at + 1) == b' ' {
-            done = disguised_around(lane, at - 1, done);
-        }
-    }
-    lane.work(text.len() * 3);
+}
+
+/// What makes a plain " at " with a plain domain behind it an address, and no place: " AT " behind small letters, or a name that is no word.
+fn plainly_at(lane: &Lane<'_>, first: usize, last: usize, local: &[u8]) -> bool {
+    let text = &lane.text[first..last];
+    let shouted = memchr::memmem::find(text, b" AT ").is_some_and(|at| text[..at].iter().any(u8::is_ascii_lowercase));
+    let quiet = memchr::memmem::find(text, b" at ").is_none() && memchr::memmem::find(text, b" AT ").is_none();
+    let dotted = memchr::memchr(b'.', &text[local.len().min(text.len())..]).is_none();
+    let name = local.iter().any(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-'));
+    quiet || shouted || dotted || name
 }
 
 /// Whether a spelled-out domain begins with a word of prose: "look at the dot com boom".
@@ -237,12 +351,9 @@ fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
             continue;
         }
         let skipped = usize::from(text[at] == b' ' && matches!(lane.byte(at + 1), b'[' | b'(' | b'{' | b'<'));
-        let (byte, width) = if let Some(width) = starts_with_any(&text[at + skipped..to], &SIGNS) {
-            (b'@', width + skipped)
-        } else if let Some(width) = starts_with_any(&text[at + skipped..to], &DOTS) {
-            (b'.', width + skipped)
-        } else {
-            (text[at], 1)
+        let (byte, width) = match undisguise(&text[at + skipped..to]) {
+            Some((byte, width)) => (byte, width + skipped),
+            None => (text[at], 1),
         };
         if byte == b'@' && sign_count < signs.len() {
             signs[sign_count] = Some(len);
@@ -268,7 +379,9 @@ fn disguised_around(lane: &mut Lane<'_>, mark: usize, floor: usize) -> usize {
             let last = from + origin[end - 1] as usize + 1;
             let first = from + origin[start] as usize;
             // Without a disguise between them it has been found already.
-            if last - first != end - start && !prose(&plain[sign + 1..end]) {
+            let local = &plain[start..sign];
+            let disguised = last - first != end - start;
+            if disguised && !prose(&plain[sign + 1..end]) && plainly_at(lane, first, last, local) {
                 lane.take(Kind::Email, first, last);
             }
         }

@@ -8,7 +8,9 @@
 //! language the complexity model does not know gets no complexity tag. The text is read in full, never sampled, in time linear in its
 //! length. Nothing here keeps, prints or returns matched text: a [`Hit`] is a kind and a byte range.
 //!
-//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
+//! Text that comes again need not be read again: [`Memory`].
+//!
+//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, `landmarks` (fixed strings), then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
 //! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
 //! disguised.
 
@@ -19,10 +21,13 @@ pub mod complexity;
 mod context;
 mod custom;
 mod encoded;
+mod examples;
 mod findings;
 mod kind;
+mod landmarks;
 mod lane;
 mod mail;
+mod memory;
 mod network;
 mod normal;
 mod numbers;
@@ -39,13 +44,16 @@ mod topics;
 mod turn;
 mod words;
 
+pub use examples::{Accuracy, leave_one_out};
 pub use findings::{Findings, HITS_MAX, Hit, Verdict};
 pub use kind::{Group, Kind, KindSet, Tier};
+pub use memory::{Memory, PieceKey, REMEMBERED_BYTES_MIN, Remembered};
 pub use scan::{LONG_CONTEXT_BYTES_MIN, Progress, SLICE_BYTES, SLICE_OVERLAP_BYTES, Scan, Scratch};
 pub use scanner::Scanner;
 pub use spec::{
-    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KEYWORD_BYTES_MAX, KEYWORDS_MAX, KeywordsSpec, OnUnknown,
-    PATTERN_BYTES_MAX, PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes, SpecError,
+    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, EXAMPLE_BYTES_MAX, EXAMPLES_MAX, ExamplesSpec, KEYWORD_BYTES_MAX,
+    KEYWORDS_MAX, KeywordsSpec, OnUnknown, PATTERN_BYTES_MAX, PATTERNS_MAX, PiiSpec, Quorum, RegexSpec, Scopes,
+    SpecError,
 };
 pub use tag::{TAGS_MAX, Tag, TagSet};
 pub use turn::{HEAD_BYTES_MAX, TAIL_BYTES_MAX};

@@ -184,6 +184,7 @@ fn plain_form(char: char) -> Form {
         | 0x200b..=0x200f
         | 0x202a..=0x202e
         | 0x2060..=0x2069
+        | 0x20e3
         | 0xfe00..=0xfe0f
         | 0xfeff => Form::Nothing,
         0xff01..=0xff5e => Form::Byte((code - 0xff01) as u8 + b'!'),

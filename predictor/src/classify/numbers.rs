@@ -9,7 +9,7 @@ use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
 use super::phone;
-use super::runs::{DASH, DOT, OTHER, Run, SPACE, Shape, cut};
+use super::runs::{DASH, DOT, LIST, OTHER, Run, SPACE, Shape, cut};
 use super::tokens;
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
@@ -67,7 +67,7 @@ impl Window<'_> {
     }
 
     /// Whether the digits stand one by one.
-    fn spelled(&self) -> bool {
+    pub(super) fn spelled(&self) -> bool {
         self.sizes.len() > 2 && self.sizes.iter().all(|size| *size == 1)
     }
 }
@@ -78,7 +78,7 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
     let mut first = 0;
     while first < runs.len() {
         let mut last = first;
-        while last + 1 < runs.len() && runs[last].gap != 0 {
+        while last + 1 < runs.len() && !matches!(runs[last].gap, 0 | LIST) {
             last += 1;
         }
         let cluster = &runs[first..=last];
@@ -89,6 +89,65 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
             }
         }
         first = last + 1;
+    }
+    listed(lane, runs);
+}
+
+/// Judges the runs that only commas, line ends, bars and the like join: cards written as lists. The word must be there, as one list of
+/// numbers in ten passes the check.
+fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
+    if !lane.kinds.contains(Kind::CreditCard) {
+        return;
+    }
+    let mut at = 0;
+    while at < runs.len() {
+        let first = runs[at];
+        let mut taken = 1;
+        if first.gap == LIST && first.shape == Shape::Digits {
+            match first.len() {
+                4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
+                    .into_iter()
+                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
+                1 => {
+                    taken = one_digit_runs(&runs[at..]);
+                    lane.work(taken);
+                    if (13..=19).contains(&taken) {
+                        listed_card(lane, &runs[at..], &[1; 19][..taken]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        at += taken;
+    }
+}
+
+/// How many runs of one digit follow each other, whatever joins them.
+fn one_digit_runs(runs: &[Run]) -> usize {
+    let one_digit = |run: &Run| run.len() == 1 && run.shape == Shape::Digits;
+    let joined = runs.iter().take_while(|run| one_digit(run) && run.gap != 0).count();
+    joined + usize::from(runs.get(joined).is_some_and(one_digit))
+}
+
+/// Takes the runs as a card if they have these sizes, it passes and a word supports it.
+fn listed_card(lane: &mut Lane<'_>, runs: &[Run], sizes: &[u8]) {
+    let Some(runs) = runs.get(..sizes.len()) else { return };
+    let fits = runs.iter().zip(sizes).all(|(run, size)| run.shape == Shape::Digits && run.len() == *size as usize)
+        && runs[..runs.len() - 1].iter().all(|run| run.gap != 0);
+    if !fits {
+        return;
+    }
+    let mut chars = [0u8; WINDOW_BYTES_MAX];
+    let mut len = 0;
+    for run in runs {
+        let text = &lane.text[run.start as usize..run.end as usize];
+        chars[len..len + text.len()].copy_from_slice(text);
+        len += text.len();
+    }
+    let chars = &chars[..len];
+    if checksum::card_range(chars) && checksum::luhn(chars) {
+        let (start, end) = (runs[0].start as usize, runs[runs.len() - 1].end as usize);
+        lane.take_if_supported(Kind::CreditCard, start, end);
     }
 }
 
@@ -323,8 +382,34 @@ fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
         );
     let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
     // 13 digits were Visa's old length and are also every EAN that begins with 4.
-    let proof = shape_if((printed || pairs) && window.chars.len() != 13);
+    let article = window.chars.len() == 13 && (!window.is_single() || checksum::ean_13(window.chars));
+    let proof = shape_if((printed || pairs) && !article);
     take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
+    let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
+    take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
+}
+
+/// A card whose digits were read or typed as letters that look like them: `4O12 8888 l234 ...`. A word must stand by.
+fn misread_card(lane: &mut Lane<'_>, window: &Window<'_>) {
+    let grouped = window.is_single() || matches!(window.sizes, [4, 4, 4, 4] | [4, 6, 5]);
+    if !grouped || window.letters.count_ones() > 5 || !lane.kinds.contains(Kind::CreditCard) {
+        return;
+    }
+    let mut chars = [0u8; WINDOW_BYTES_MAX];
+    for (digit, byte) in chars.iter_mut().zip(window.chars) {
+        *digit = match byte {
+            b'0'..=b'9' => *byte,
+            b'O' | b'Q' => b'0',
+            b'I' | b'L' => b'1',
+            b'S' => b'5',
+            b'B' => b'8',
+            _ => return,
+        };
+    }
+    let chars = &chars[..window.chars.len()];
+    if checksum::card_range(chars) && checksum::luhn(chars) {
+        take(lane, window, Kind::CreditCard, Proof::Word);
+    }
 }
 
 const fn mask(positions: &[u32]) -> u64 {
@@ -353,6 +438,9 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     const BIC: u64 = mask(&[0, 1, 2, 3, 4, 5]);
     let (chars, letters) = (window.chars, window.letters);
     let has = |wanted: u64| letters & wanted == wanted;
+    if matches!(chars.len(), 15 | 16) {
+        misread_card(lane, window);
+    }
     let shape_fits = match chars.len() {
         8 => has(BIC),
         9 => letters == NINO || letters == FIRST_AND_LAST || letters == mask(&[8]),

@@ -41,17 +41,20 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     let dotted_quad = sizes.len() == 4 && window.dotted() && sizes.iter().all(|size| *size <= 3);
     let unix_time = window.is_single() && chars[0] == b'1' && matches!(chars.len(), 10 | 13);
     let one_digit_runs = sizes.iter().filter(|size| **size == 1).count();
-    let whole = sizes.len() <= 6 && (one_digit_runs <= 2 || one_digit_runs == sizes.len());
+    let whole = window.spelled() || (sizes.len() <= 6 && one_digit_runs <= 2);
+    let part_of_fours =
+        (window.before_size == 4 || window.after_size == 4) && sizes.iter().all(|size| *size == 4) && sizes.len() > 1;
     let part_of_fraction = lane.before(window.start) == b'.' && window.is_single();
-    let plausible = whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction;
-    if plausible && lane.supported(Kind::Phone, window.start, window.end) && !named(lane, window.start) {
+    let plausible = whole && !date && !years && !dotted_quad && !unix_time && !part_of_fraction && !part_of_fours;
+    let supported = plausible && lane.supported(Kind::Phone, window.start, window.end);
+    if supported && !named(lane, window.start) && !(window.is_single() && counted(lane, window.end)) {
         lane.take(Kind::Phone, window.start, window.end);
     }
 }
 
 /// Whether the word right in front says that the number is something else.
 fn named(lane: &mut Lane<'_>, start: usize) -> bool {
-    const NAMES: [&[u8]; 22] = [
+    const NAMES: [&[u8]; 58] = [
         b"order",
         b"invoice",
         b"ticket",
@@ -74,6 +77,42 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
         b"account",
         b"bestell",
         b"rechnung",
+        b"reference",
+        b"ref ",
+        b"case",
+        b"chapter",
+        b"section",
+        b"page",
+        b"room",
+        b"flat",
+        b"gate",
+        b"seat",
+        b"figure",
+        b"article",
+        b"booking",
+        b"lot",
+        b"asset",
+        b"batch",
+        b"commande",
+        b"pedido",
+        b"ordine",
+        b"zamow",
+        b"objedn",
+        b"artikel",
+        b"epoch",
+        b"score",
+        b"address",
+        b"volume",
+        b"users",
+        b"count",
+        b"total",
+        b"amount",
+        b"price",
+        b"cost",
+        b"size",
+        b"rate ",
+        b"id ",
+        b"id:",
     ];
     if lane.before(start) == b'#' {
         return true;
@@ -90,6 +129,49 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
                 .iter()
                 .any(|name| words[at..].get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name)))
     })
+}
+
+/// Whether the word right behind says that the number counts something.
+fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
+    const UNITS: [&[u8]; 34] = [
+        b"call",
+        b"byte",
+        b"user",
+        b"people",
+        b"person",
+        b"time",
+        b"ms",
+        b"km",
+        b"eur",
+        b"usd",
+        b"gbp",
+        b"dollar",
+        b"euro",
+        b"view",
+        b"visit",
+        b"subscri",
+        b"customer",
+        b"item",
+        b"row",
+        b"record",
+        b"request",
+        b"unit",
+        b"download",
+        b"token",
+        b"sample",
+        b"minute",
+        b"hour",
+        b"second",
+        b"phone",
+        b"device",
+        b"contact",
+        b"message",
+        b"mah",
+        b"mb",
+    ];
+    lane.work(8);
+    let Some(word) = lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")) else { return false };
+    UNITS.iter().any(|unit| word.get(..unit.len()).is_some_and(|head| head.eq_ignore_ascii_case(unit)))
 }
 
 /// Where the plus sign of the number is, if it has one.
@@ -123,26 +205,71 @@ fn north_american(chars: &[u8]) -> bool {
     chars.len() == 10 && chars[0] >= b'2' && chars[3] >= b'2'
 }
 
+/// Layouts of national numbers that begin with the trunk 0, in the countries that write them so. Dates, amounts and part numbers
+/// have others.
+const TRUNK_LAYOUTS: [&[u8]; 19] = [
+    &[3, 4, 4],
+    &[3, 3, 4],
+    &[4, 3, 3],
+    &[4, 3, 4],
+    &[4, 4, 4],
+    &[4, 3, 2, 2],
+    &[3, 3, 2, 2],
+    &[4, 2, 2, 2],
+    &[2, 4, 4],
+    &[2, 4, 3],
+    &[2, 3, 4],
+    &[3, 7],
+    &[3, 8],
+    &[4, 6],
+    &[4, 7],
+    &[5, 5],
+    &[5, 6],
+    &[5, 3, 3],
+    &[2, 8],
+];
+
 fn national(lane: &Lane<'_>, window: &Window<'_>) -> bool {
     let (chars, sizes) = (window.chars, window.sizes);
-    let bracketed = lane.before(window.start) == b'(' && lane.byte(window.start + sizes[0] as usize) == b')';
-    let trunk = chars[0] == b'0' && chars[1] != b'0';
+    let glued = window.start > 1 && lane.before(window.start - 1).is_ascii_alphanumeric();
+    let bracketed = lane.before(window.start) == b'(' && !glued && lane.byte(window.start + sizes[0] as usize) == b')';
     let pairs_around = window.before_size == 2 || window.after_size == 2;
+    if bracketed && area_code(window) {
+        return true;
+    }
     match sizes {
         [3, 3, 4] if north_american(chars) => bracketed || (!window.spaced() && !pairs_around),
         [1, 3, 3, 4] if chars[0] == b'1' => north_american(&chars[1..]) && lane.before(window.start) != b'.',
-        [2, 5, 4] | [2, 4, 4] if bracketed => true,
-        [_, _] | [_, _, _] if bracketed && trunk => (9..=12).contains(&chars.len()),
         // France: five pairs, the first 01 to 09.
-        [2, 2, 2, 2, 2] if trunk => window.plainly_separated() && !pairs_around,
-        // United Kingdom: 07xxx xxxxxx, 020 xxxx xxxx, 01xx xxx xxxx.
-        [5, 6] | [5, 3, 3] => chars.starts_with(b"07") && !window.dotted(),
-        [3, 4, 4] => chars.starts_with(b"02") && !window.dotted(),
-        [4, 3, 4] => (chars.starts_with(b"01") || chars.starts_with(b"08")) && !window.dotted(),
-        // Netherlands: 06-12345678.
-        [2, 8] => chars.starts_with(b"06"),
-        // Germany: 0151 2345678.
-        [4 | 5, 6..=8] => matches!(&chars[..3], b"015" | b"016" | b"017") && !window.dotted(),
-        _ => false,
+        [2, 2, 2, 2, 2] if chars[0] == b'0' && chars[1] != b'0' => window.plainly_separated() && !pairs_around,
+        // Russia: 8 916 123-45-67. China: 138-1234-5678.
+        [1, 3, 3, 2, 2] => chars.starts_with(b"8") && window.before_size == 0,
+        [3, 4, 4] if chars[0] == b'1' && chars[1] >= b'3' => !window.dotted() && window.before_size == 0,
+        _ => trunk(window),
     }
+}
+
+/// Whether the first group, which stands in brackets, is an area code and the rest a subscriber's number.
+fn area_code(window: &Window<'_>) -> bool {
+    let (chars, sizes) = (window.chars, window.sizes);
+    let area = match sizes[0] {
+        2 | 3 => true,
+        4 | 5 => chars[0] == b'0',
+        _ => false,
+    };
+    area && (9..=12).contains(&chars.len())
+        && (2..=5).contains(&sizes.len())
+        && sizes[1..].iter().all(|size| *size >= 2)
+}
+
+/// Whether the number begins with a trunk 0 and is grouped like a telephone number, apart from other numbers.
+fn trunk(window: &Window<'_>) -> bool {
+    let (chars, sizes) = (window.chars, window.sizes);
+    chars[0] == b'0'
+        && chars[1] != b'0'
+        && !window.dotted()
+        && window.before_size <= 1
+        && window.after_size <= 1
+        && (9..=12).contains(&chars.len())
+        && TRUNK_LAYOUTS.contains(&sizes)
 }

@@ -4,6 +4,10 @@ use super::lane::Lane;
 
 /// Longest separator between two runs of a cluster: ` - `, `) `.
 const GAP_BYTES_MAX: usize = 3;
+/// Longest separator between two runs of a list: `", "`, `** **`.
+const LIST_GAP_BYTES_MAX: usize = 5;
+/// Digits of the extension of a telephone number: `415-555-0100x2374`.
+const EXTENSION_DIGITS_MAX: usize = 6;
 
 /// A maximal run of ASCII letters and digits.
 #[derive(Debug, Clone, Copy)]
@@ -32,6 +36,8 @@ pub(super) const SPACE: u8 = 1;
 pub(super) const DASH: u8 = 2;
 pub(super) const DOT: u8 = 4;
 pub(super) const OTHER: u8 = 8;
+/// What stands between the elements of a list, or hides that they are one. Runs it joins are of one cluster only to those who ask.
+pub(super) const LIST: u8 = 16;
 
 /// Whether a byte may stand between two runs of one identifier.
 pub(super) const fn joins(byte: u8) -> u8 {
@@ -40,6 +46,7 @@ pub(super) const fn joins(byte: u8) -> u8 {
         b'-' => DASH,
         b'.' => DOT,
         b'/' | b'(' | b')' | b'_' => OTHER,
+        b',' | b'|' | b'*' | b'+' | b'"' | b'\'' | b'\n' | b'\r' | b'\t' | b':' | b';' | b'~' | b'#' => LIST,
         _ => 0,
     }
 }
@@ -112,14 +119,29 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
         if let Some(last) = runs.last_mut() {
             last.gap = gap(&text[last.end as usize..start]);
         }
-        runs.push(Run { start: start as u32, end: at as u32, shape, gap: 0 });
+        let (shape, end) = match extended(&text[start..at]) {
+            Some(digits) if shape == Shape::Mixed => (Shape::Digits, start + digits),
+            Some(_) | None => (shape, at),
+        };
+        runs.push(Run { start: start as u32, end: end as u32, shape, gap: 0 });
     }
     lane.work(text.len());
 }
 
+/// The digits in front of the extension of a telephone number, when the run is one with such an extension.
+fn extended(run: &[u8]) -> Option<usize> {
+    let digits = run.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (mark, extension) = run.get(digits..)?.split_first()?;
+    let fits = matches!(mark, b'x' | b'X')
+        && matches!(digits, 4 | 10 | 11)
+        && (1..=EXTENSION_DIGITS_MAX).contains(&extension.len())
+        && extension.iter().all(u8::is_ascii_digit);
+    fits.then_some(digits)
+}
+
 /// The separators in `between`; 0 when it is too long or holds something else.
 fn gap(between: &[u8]) -> u8 {
-    if between.len() > GAP_BYTES_MAX {
+    if between.len() > LIST_GAP_BYTES_MAX {
         return 0;
     }
     let mut seps = 0;
@@ -128,6 +150,12 @@ fn gap(between: &[u8]) -> u8 {
             0 => return 0,
             sep => seps |= sep,
         }
+    }
+    if seps & LIST != 0 {
+        return LIST;
+    }
+    if between.len() > GAP_BYTES_MAX {
+        return 0;
     }
     // " - " and ". " count as what they hold besides the spaces.
     if seps & !SPACE == 0 { seps } else { seps & !SPACE }

@@ -6,17 +6,20 @@ use super::complexity::features::Features;
 use super::context::Context;
 use super::custom::{KeywordState, Patterns};
 use super::encoded;
+use super::examples::Bag;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
+use super::landmarks::Landmark;
 use super::lane::{Found, Lane};
+use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
 use super::runs::Run;
 use super::scanner::Scanner;
 use super::spec::OnUnknown;
-use super::tag::Tag;
+use super::tag::{Tag, TagSet};
 use super::topics::Topics;
 use super::turn::Turn;
-use super::{Piece, Scope, Shape, mail, network, numbers, secrets};
+use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 
 /// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
 pub const SLICE_BYTES: usize = 16 * 1024;
@@ -37,6 +40,8 @@ pub struct Scratch {
     context: Context,
     decoded_context: Context,
     runs: Vec<Run>,
+    marks: Vec<Landmark>,
+    decoded_marks: Vec<Landmark>,
     found: Vec<Found>,
     decoded_found: Vec<Found>,
     values: Vec<(usize, usize)>,
@@ -44,6 +49,12 @@ pub struct Scratch {
     turn: Turn,
     pub(super) features: Features,
     keyword_states: Vec<KeywordState>,
+    /// The last turn that each classifier by examples reads.
+    example_turns: Vec<Turn>,
+    bag: Bag,
+    /// Kinds, and tags of the operator, found in the piece at hand.
+    piece_kinds: KindSet,
+    piece_tags: TagSet,
     caches: Vec<meta::Cache>,
     fingerprint: Option<u64>,
     pub(super) findings: Findings,
@@ -98,6 +109,7 @@ impl Scanner {
         for (keywords, state) in self.keywords.iter().zip(&mut scratch.keyword_states) {
             keywords.start(state);
         }
+        scratch.example_turns.iter_mut().for_each(Turn::start);
         Scan { scanner: self, scratch, shape: *shape, piece: None, last_scope: None, pieces: 0, at: 0, bytes: 0 }
     }
 }
@@ -116,6 +128,7 @@ impl Scratch {
             self.caches = scanner.patterns.iter().map(Patterns::cache).collect();
             self.keyword_states.clear();
             self.keyword_states.resize_with(scanner.keywords.len(), KeywordState::default);
+            self.example_turns.resize_with(scanner.examples.len(), Turn::default);
         }
     }
 }
@@ -125,17 +138,47 @@ impl<'t> Scan<'_, 't> {
     pub fn begin(&mut self, piece: Piece<'t>) {
         self.settle_piece();
         self.bytes += piece.text.len();
-        if piece.scope == Scope::User {
-            // Parts of one turn come one after the other; anything between two begins a new turn.
-            if self.last_scope != Some(Scope::User) {
-                self.scratch.turn.start();
-            }
-            self.scratch.turn.push(piece.text);
-        }
-        self.last_scope = Some(piece.scope);
+        self.hear(piece.scope, Some(piece.text));
+        self.scratch.piece_kinds = KindSet::EMPTY;
+        self.scratch.piece_tags = TagSet::EMPTY;
         self.piece = Some(piece);
         self.at = 0;
         self.scratch.context.start_piece();
+    }
+
+    /// Takes a piece as read that a [`Memory`] knows. `text` is needed when it belongs to the last turn of its scope: that is judged as
+    /// a whole.
+    pub fn recall(&mut self, found: Remembered, scope: Scope, text: Option<&str>) {
+        self.settle_piece();
+        self.bytes += found.bytes as usize;
+        self.hear(scope, text);
+        self.scratch.findings.add(found.kinds, &found.tags);
+        self.pieces += 1;
+    }
+
+    /// Keeps what the piece just read to its end holds.
+    pub fn remember(&mut self, memory: &mut Memory, key: PieceKey, bytes: usize) {
+        if self.piece.is_none() {
+            let (kinds, tags) = (self.scratch.piece_kinds, self.scratch.piece_tags);
+            memory.keep(key, Remembered { kinds, tags, bytes: u32::try_from(bytes).unwrap_or(u32::MAX) });
+        }
+    }
+
+    /// Keeps the last turns. Parts of one turn come one after the other; anything between two begins a new turn.
+    fn hear(&mut self, scope: Scope, text: Option<&str>) {
+        let new = self.last_scope != Some(scope);
+        let user = (scope == Scope::User).then_some(&mut self.scratch.turn);
+        let examples = self.scanner.examples.iter().zip(&mut self.scratch.example_turns);
+        let own = examples.filter(|(examples, _)| examples.reads(scope)).map(|(_, turn)| turn);
+        for turn in user.into_iter().chain(own) {
+            if new {
+                turn.start();
+            }
+            if let Some(text) = text {
+                turn.push(text);
+            }
+        }
+        self.last_scope = Some(scope);
     }
 
     /// Reads one slice of the piece.
@@ -167,6 +210,7 @@ impl<'t> Scan<'_, 't> {
         group_tags(findings);
         shape_tags(findings, &shape, self.bytes);
         self.scratch.judge_turn(self.scanner, &shape);
+        self.scratch.judge_examples(self.scanner);
         let findings = &mut self.scratch.findings;
         let unread = shape.unscannable || shape.image || shape.audio;
         if unread && self.scanner.on_unknown == OnUnknown::AddTag {
@@ -254,14 +298,15 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
+        scanner.landmarks.find(plain.bytes, &mut self.marks, &mut self.context.words);
         let mut lane = Lane {
             text: plain.bytes,
-            words: &scanner.words,
+            marks: &self.marks,
             context: &mut self.context,
             kinds: scanner.kinds,
             found: &mut self.found,
         };
-        run_lanes(&mut lane, scanner, &mut self.runs, &mut self.values);
+        run_lanes(&mut lane, &mut self.runs, &mut self.values);
         second_look(
             &mut lane,
             scanner,
@@ -269,13 +314,14 @@ impl Scratch {
                 runs: &mut self.runs,
                 values: &mut self.values,
                 bytes: &mut self.decoded,
+                marks: &mut self.decoded_marks,
                 context: &mut self.decoded_context,
                 found: &mut self.decoded_found,
             },
         );
         if slice.end < slice.text.len() {
             let next = plain_offset(&plain, slice.next - slice.start);
-            self.context.carry_to(&scanner.words, plain.bytes, next);
+            self.context.carry_to(plain.bytes, next);
         }
         keep_outermost(&mut self.found);
         for found in &self.found {
@@ -284,6 +330,7 @@ impl Scratch {
             let hit = Hit { kind: found.kind, piece: slice.piece, start: start as u32, end: end as u32 };
             if !slice.is_cut(start, end) && !seen(&self.findings, &hit, slice.start) {
                 self.findings.record(hit);
+                self.piece_kinds = self.piece_kinds.union(KindSet(hit.kind.bit()));
             }
         }
     }
@@ -294,14 +341,32 @@ impl Scratch {
     fn read_own(&mut self, scanner: &Scanner, scope: Scope, slice: &Slice<'_>) {
         let range = (slice.start, slice.end);
         for (keywords, state) in scanner.keywords.iter().zip(&mut self.keyword_states) {
-            if keywords.scopes.contains(scope) && keywords.read(state, slice.text, range, slice.next) {
+            if !keywords.scopes.contains(scope) || self.piece_tags.contains(keywords.tag) {
+                continue;
+            }
+            // One occurrence is enough: every piece is judged by itself, so that what is remembered of it holds alone.
+            if !keywords.counts() {
+                keywords.start(state);
+            }
+            if keywords.read(state, slice.text, range, slice.next) {
                 self.findings.tags.insert(keywords.tag);
+                self.piece_tags.insert(keywords.tag);
             }
         }
         for (patterns, cache) in scanner.patterns.iter().zip(&mut self.caches) {
-            let open = patterns.scopes.contains(scope) && !self.findings.tags.contains(patterns.tag);
+            let open = patterns.scopes.contains(scope) && !self.piece_tags.contains(patterns.tag);
             if open && patterns.matches(cache, slice.text, range) {
                 self.findings.tags.insert(patterns.tag);
+                self.piece_tags.insert(patterns.tag);
+            }
+        }
+    }
+
+    /// Judges the last turns by the operator's examples.
+    fn judge_examples(&mut self, scanner: &Scanner) {
+        for (examples, turn) in scanner.examples.iter().zip(&mut self.example_turns) {
+            if examples.matches(&mut self.bag, turn.text()) {
+                self.findings.tags.insert(examples.tag);
             }
         }
     }
@@ -332,8 +397,9 @@ impl Scratch {
     }
 }
 
-fn run_lanes(lane: &mut Lane<'_>, scanner: &Scanner, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
-    secrets::scan(lane, &scanner.prefixes, values);
+fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
+    lane.work(lane.text.len() + lane.marks.len());
+    secrets::scan(lane, values);
     numbers::scan(lane, runs);
     mail::scan(lane);
     network::scan(lane);
@@ -344,6 +410,7 @@ struct Decoding<'a> {
     runs: &'a mut Vec<Run>,
     values: &'a mut Vec<(usize, usize)>,
     bytes: &'a mut Vec<u8>,
+    marks: &'a mut Vec<Landmark>,
     context: &'a mut Context,
     found: &'a mut Vec<Found>,
 }
@@ -359,7 +426,8 @@ fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_
             decoding.scan(lane, scanner, start, end);
         }
     }
-    scanner.digit_words.each(text, |digits, start, end| {
+    let marks = lane.marks;
+    spelled::each(text, marks, |digits, start, end| {
         decoding.bytes.clear();
         decoding.bytes.extend_from_slice(digits);
         decoding.scan(lane, scanner, start, end);
@@ -372,10 +440,11 @@ impl Decoding<'_> {
         lane.work(end - start);
         self.found.clear();
         self.context.start_piece();
-        self.context.set_outer(lane.context.near(lane.words, lane.text, start, end));
+        self.context.set_outer(lane.context.near(start, end));
+        scanner.landmarks.find(self.bytes, self.marks, &mut self.context.words);
         let mut inner =
-            Lane { text: self.bytes, words: lane.words, context: self.context, kinds: lane.kinds, found: self.found };
-        run_lanes(&mut inner, scanner, self.runs, self.values);
+            Lane { text: self.bytes, marks: self.marks, context: self.context, kinds: lane.kinds, found: self.found };
+        run_lanes(&mut inner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
             lane.take(kind, start, end);
@@ -401,7 +470,10 @@ fn keep_outermost(found: &mut Vec<Found>) {
     found.retain(|find| {
         let credential = |kind: Kind| kind.group() == Group::Secret;
         let covers = |outer: &Option<Found>| {
-            outer.is_some_and(|outer| find.end <= outer.end && (!credential(find.kind) || credential(outer.kind)))
+            outer.is_some_and(|outer| {
+                let named = credential(find.kind) && (!credential(outer.kind) || outer.kind == Kind::UrlCredentials);
+                find.end <= outer.end && (!named || weak(find.kind) && credential(outer.kind))
+            })
         };
         let equals =
             |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));

@@ -1,10 +1,9 @@
 //! Credentials: tokens with a prefix of their issuer, PEM keys, passwords in URLs, and random values beside a word such as "password".
 //!
-//! One Aho-Corasick pass finds the prefixes. A token is walked once from its prefix, and the next look begins behind it.
-
-use aho_corasick::{AhoCorasick, MatchKind};
+//! Prefixes are landmarks. A token is walked once from its prefix, and the next look begins behind it.
 
 use super::kind::{Kind, KindSet};
+use super::landmarks::Meaning;
 use super::lane::Lane;
 
 /// Longest token that is walked.
@@ -115,19 +114,13 @@ const PREFIXES: &[(&str, Form)] = &[
     ("://", Form::Url),
 ];
 
-/// The compiled prefixes.
-#[derive(Debug)]
-pub(super) struct Prefixes(AhoCorasick);
-
-impl Prefixes {
-    pub(super) fn compile() -> Result<Prefixes, aho_corasick::BuildError> {
-        let prefixes = PREFIXES.iter().map(|(prefix, _)| prefix);
-        AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(prefixes).map(Prefixes)
-    }
+/// The prefixes, with their places in the table.
+pub(super) fn prefixes() -> impl Iterator<Item = (u8, &'static str)> {
+    (0u8..).zip(PREFIXES).map(|(index, (prefix, _))| (index, *prefix))
 }
 
 /// Looks for credentials.
-pub(super) fn scan(lane: &mut Lane<'_>, prefixes: &Prefixes, values: &mut Vec<(usize, usize)>) {
+pub(super) fn scan(lane: &mut Lane<'_>, values: &mut Vec<(usize, usize)>) {
     if !lane.wants(KindSet::secrets()) {
         return;
     }
@@ -135,19 +128,19 @@ pub(super) fn scan(lane: &mut Lane<'_>, prefixes: &Prefixes, values: &mut Vec<(u
     lane.work(text.len());
     let mut done = 0;
     let mut footer = Footer::Unknown;
-    for found in prefixes.0.find_iter(text) {
-        if found.start() < done {
+    let marks = lane.marks;
+    for mark in marks {
+        let (start, Meaning::Prefix(index)) = (mark.start as usize, mark.meaning) else { continue };
+        if start < done {
             continue;
         }
-        let (prefix, form) = PREFIXES[found.pattern().as_usize()];
+        let (prefix, form) = PREFIXES[index as usize];
         done = match form {
-            Form::Token(kind, alphabet, least, most) => {
-                token(lane, found.start(), prefix.len(), kind, alphabet, least..=most)
-            }
-            Form::Jwt => jwt(lane, found.start()),
-            Form::Pem => pem(lane, found.start(), &mut footer),
-            Form::Url => url(lane, found.start()),
-            Form::SlackHook => token(lane, found.start(), prefix.len(), Kind::SlackToken, Url, 8..=ANY),
+            Form::Token(kind, alphabet, least, most) => token(lane, start, prefix.len(), kind, alphabet, least..=most),
+            Form::Jwt => jwt(lane, start),
+            Form::Pem => pem(lane, start, &mut footer),
+            Form::Url => url(lane, start),
+            Form::SlackHook => token(lane, start, prefix.len(), Kind::SlackToken, Url, 8..=ANY),
         };
     }
     generic(lane, values);
@@ -270,7 +263,8 @@ fn url(lane: &mut Lane<'_>, sign: usize) -> usize {
     if !password.is_empty() && !placeholder(password) && host_end > host && scheme < sign {
         lane.take(Kind::UrlCredentials, scheme, host_end);
     }
-    host_end
+    // The password may be a token with a prefix of its own.
+    user
 }
 
 const fn in_host(byte: u8) -> bool {
@@ -316,12 +310,13 @@ fn generic(lane: &mut Lane<'_>, values: &mut Vec<(usize, usize)>) {
     values.clear();
     let text = lane.text;
     let bit = Kind::GenericSecret.bit();
-    values.extend(lane.context.words_of(lane.words, text, bit));
+    values.extend(lane.context.words_of(bit));
     let mut done = 0;
-    for &(_, word_end) in values.iter() {
+    for &(word_start, word_end) in values.iter() {
         let mut at = word_end.max(done);
         let reach = text.len().min(word_end + VALUE_REACH_BYTES);
-        while at < reach {
+        let mut taken = false;
+        while at < reach && !taken {
             while at < reach && !in_value(text[at]) {
                 at += 1;
             }
@@ -332,11 +327,50 @@ fn generic(lane: &mut Lane<'_>, values: &mut Vec<(usize, usize)>) {
             lane.work(at - start + 1);
             if let Some((start, end)) = secret_value(text, start, at) {
                 lane.take(Kind::GenericSecret, start, end);
-                break;
+                taken = true;
             }
+        }
+        if !taken {
+            value_in_front(lane, word_start);
         }
         done = done.max(at);
     }
+}
+
+/// Bytes between a value and a word behind it: `hunter2x! is the password`.
+const BEHIND_GAP_BYTES: usize = 12;
+
+/// Takes a value that stands right in front of the word at `word`: `x7Kp-9sQ2 <- password`, `x7Kp-9sQ2 is my password`.
+fn value_in_front(lane: &mut Lane<'_>, word: usize) {
+    let text = lane.text;
+    let from = word.saturating_sub(BEHIND_GAP_BYTES);
+    let gap = &text[from..word];
+    lane.work(BEHIND_GAP_BYTES);
+    let links = [&b" is my "[..], b" is the ", b" is our ", b" as ", b" as the ", b" for the ", b" (the ", b" (my "];
+    let link = links.iter().find(|link| gap.ends_with(link)).map(|link| link.len());
+    let marks =
+        gap.iter().rev().take_while(|byte| byte.is_ascii_punctuation() && !in_secret(**byte) || **byte == b' ').count();
+    let Some(end) = word.checked_sub(link.unwrap_or(marks)).filter(|end| *end > 0 && *end < word) else { return };
+    // The marks may have eaten the end of the value; what is left must still look random.
+    let start =
+        (end.saturating_sub(64)..end).rev().find(|at| !in_value(text[*at])).map_or(end.saturating_sub(64), |at| at + 1);
+    if end > start
+        && !text[start..end].contains(&b'=')
+        && random_value(&text[start..end])
+        && mixed_case(&text[start..end])
+    {
+        lane.take(Kind::GenericSecret, start, end);
+    }
+}
+
+/// Marks that end a secret more often than they follow one.
+const fn in_secret(byte: u8) -> bool {
+    matches!(byte, b'!' | b'$' | b'%' | b'&' | b'*' | b'@' | b'+' | b'_')
+}
+
+/// Whether there are capitals, small letters and digits: hashes and codes have not all three.
+fn mixed_case(value: &[u8]) -> bool {
+    value.iter().any(u8::is_ascii_uppercase) && value.iter().any(u8::is_ascii_lowercase)
 }
 
 /// The part of the token `start..end` that is a secret, if any: what follows a `key=`, without the full stop of the sentence.

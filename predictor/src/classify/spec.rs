@@ -13,6 +13,10 @@ pub const KEYWORDS_MAX: usize = 4096;
 pub const PATTERN_BYTES_MAX: usize = 2048;
 /// Most patterns of one classifier.
 pub const PATTERNS_MAX: usize = 64;
+/// Most sentences of one side of a classifier by examples.
+pub const EXAMPLES_MAX: usize = 1024;
+/// Longest of them, bytes.
+pub const EXAMPLE_BYTES_MAX: usize = 4096;
 /// Most classifiers of one scanner.
 pub const BUILTINS_MAX: usize = 64;
 
@@ -31,6 +35,10 @@ pub enum Builtin {
     Keywords(KeywordsSpec),
     /// Patterns of the operator.
     Regex(RegexSpec),
+    /// Sentences of the operator.
+    Examples(ExamplesSpec),
+    /// Phrases that try to talk a model out of its instructions. A hint for routing, no protection.
+    Injection,
 }
 
 /// Which personal data counts.
@@ -111,6 +119,19 @@ pub struct RegexSpec {
     /// The patterns, in the syntax of Rust's `regex` (no look-around, no back-references: linear time).
     pub patterns: Vec<String>,
     /// Whose text is read.
+    pub scopes: Scopes,
+}
+
+/// Sentences of the operator that should have a tag, and such that should not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExamplesSpec {
+    /// The tag to add.
+    pub tag: String,
+    /// Sentences like those that should have it.
+    pub positive: Vec<String>,
+    /// Sentences like those that should not.
+    pub negative: Vec<String>,
+    /// Whose last turn is read; all: the user's.
     pub scopes: Scopes,
 }
 

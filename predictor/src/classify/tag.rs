@@ -36,6 +36,7 @@ fixed! {
     JSON_SCHEMA "json-schema" "The answer must follow a JSON schema.";
     MULTI_TURN "multi-turn" "More than one user turn.";
     LONG_CONTEXT "long-context" "A long prompt.";
+    INJECTION_SUSPECT "injection-suspect" "A phrase that tries to talk a model out of its instructions.";
 }
 
 /// Languages that have a tag, in the order of their numbers.

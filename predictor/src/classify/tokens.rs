@@ -24,7 +24,10 @@ pub(super) fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
     }
 }
 
-/// An IBAN that begins at `start`, in one piece or in groups with single separators.
+/// Separators in a row inside an IBAN.
+const IBAN_GAP_BYTES_MAX: usize = 3;
+
+/// An IBAN that begins at `start`, in one piece or in groups. The check and the country's length prove enough for any separators.
 pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     let text = lane.text;
     let start = if text.get(start..start + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"IBAN")) {
@@ -34,6 +37,7 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     };
     let mut chars = [0u8; 34];
     let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
+    let mut digits_only = false;
     while len < wanted && at < text.len() {
         let byte = text[at];
         if byte.is_ascii_alphanumeric() {
@@ -43,13 +47,17 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
             if len == 2 {
                 let Some(country_len) = checksum::iban_len([chars[0], chars[1]]) else { return };
                 wanted = country_len;
+                digits_only = checksum::iban_is_digits([chars[0], chars[1]]);
+            }
+            if len > 4 && digits_only && !byte.is_ascii_digit() {
+                return;
             }
             if (len <= 2) != byte.is_ascii_alphabetic() && len <= 4 {
                 return;
             }
         } else {
             gap_len += 1;
-            if gap_len > 1 || joins(byte) == 0 {
+            if gap_len > IBAN_GAP_BYTES_MAX || joins(byte) == 0 {
                 return;
             }
         }

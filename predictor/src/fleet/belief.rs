@@ -1,6 +1,6 @@
 //! What the engine itself says, and everything that is believed of one endpoint in one record.
 
-use super::{Fleet, Phase, Scrape, Sums};
+use super::{Evidence, Fleet, Phase, Scrape, Sums};
 use crate::ttft::Basis;
 
 /// Scrapes in a row that may fail before what was scraped is void.
@@ -110,6 +110,8 @@ pub struct EndpointBelief {
     pub kv_capacity_tokens: Option<u64>,
     /// Blocks recorded as cached there.
     pub blocks_held: u32,
+    /// What the overlap rests on.
+    pub evidence: Evidence,
     /// Part of the overlap estimates that turned out true.
     pub overlap_trust_ratio: f64,
     /// How many times slower than its kind.
@@ -146,6 +148,7 @@ impl Fleet {
             kv_usage_ratio: known.scraped.kv_usage_ratio(),
             kv_capacity_tokens: known.kv_capacity_tokens,
             blocks_held: self.index.held(endpoint),
+            evidence: known.cache.evidence(),
             overlap_trust_ratio: known.trust,
             slowness_ratio: known.scale.factor(),
             prefill_tokens_per_s: kind.tokens_per_s(known.scale),

@@ -9,6 +9,9 @@
 //! text can imitate one. A media item is a block of its own, hashed over its full content. The last, partial block
 //! counts: a repeated prompt overlaps to its end.
 //!
+//! A chain of token ids may be that of the engine's own blocks ([`ChainBuilder::finish_engine_blocks`]): then only whole blocks
+//! are in it, as only those are cached, and the last token is always computed anew.
+//!
 //! Cost: one XXH3 pass over the bytes plus about 5 ns a block. Whole blocks are hashed where they lie; only the bytes
 //! left over between two calls are copied. XXH3 is not a keyed hash: whoever crafts a collision gets a wrong estimate of
 //! what is cached, never another prompt's answer.
@@ -57,6 +60,16 @@ impl Seed<'_> {
     }
 }
 
+/// What the blocks of a chain are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cut {
+    /// Our own, of bytes.
+    #[default]
+    Bytes,
+    /// Blocks of one size that hold token ids and nothing else: the engine's own, where that is its size.
+    Tokens,
+}
+
 /// A finished chain: one hash and one weight per block. Its allocations are reused by passing it to
 /// [`ChainBuilder::new`].
 #[derive(Clone, Debug, Default)]
@@ -64,10 +77,13 @@ pub struct Chain {
     blocks: Vec<u64>,
     /// Bytes of the prompt up to the end of each block; never falls.
     ends_bytes: Vec<u32>,
+    /// In a chain of the engine's own blocks: bytes behind the last of them. `None` in any other.
+    rest_bytes: Option<u32>,
     /// Where turns end, the last ones, and at last where the prompt does.
     turn_ends: Vec<TurnEnd>,
     /// Bytes of the block being filled; empty in a finished chain, kept for its allocation.
     partial: Vec<u8>,
+    cut: Cut,
 }
 
 /// A place between two turns of a prompt.
@@ -84,7 +100,7 @@ pub const TURN_ENDS_MAX: usize = 8;
 
 impl PartialEq for Chain {
     fn eq(&self, other: &Self) -> bool {
-        self.blocks == other.blocks && self.ends_bytes == other.ends_bytes
+        self.blocks == other.blocks && self.ends_bytes == other.ends_bytes && self.rest_bytes == other.rest_bytes
     }
 }
 
@@ -97,10 +113,33 @@ impl Chain {
         &self.blocks
     }
 
+    /// What its blocks are.
+    #[must_use]
+    pub fn cut(&self) -> Cut {
+        self.cut
+    }
+
     /// Weight of the whole prompt in bytes.
     #[must_use]
     pub fn bytes(&self) -> u32 {
-        self.ends_bytes.last().copied().unwrap_or(0)
+        self.ends_bytes.last().copied().unwrap_or(0).saturating_add(self.rest_bytes.unwrap_or(0))
+    }
+
+    /// Whether its blocks are the engine's own, made of token ids.
+    #[must_use]
+    pub fn has_engine_blocks(&self) -> bool {
+        self.rest_bytes.is_some()
+    }
+
+    /// Weight in bytes of what need not be computed again when the first `depth` blocks are cached. Engines compute the last
+    /// token in any case, and with it its block.
+    #[must_use]
+    pub fn reusable_bytes(&self, depth: u32) -> u32 {
+        let ends_with_a_block = self.rest_bytes == Some(0);
+        match ends_with_a_block && depth as usize >= self.blocks.len() {
+            true => self.prefix_bytes(depth.min(self.blocks.len() as u32).saturating_sub(1)),
+            false => self.prefix_bytes(depth),
+        }
     }
 
     /// Weight in bytes of the first `depth` blocks; of the whole prompt when `depth` is beyond the end.
@@ -123,12 +162,16 @@ impl Chain {
         self.clear();
         self.blocks.extend_from_slice(&other.blocks);
         self.ends_bytes.extend_from_slice(&other.ends_bytes);
+        self.rest_bytes = other.rest_bytes;
         self.turn_ends.extend_from_slice(&other.turn_ends);
+        self.cut = other.cut;
     }
 
     fn clear(&mut self) {
+        self.cut = Cut::Bytes;
         self.blocks.clear();
         self.ends_bytes.clear();
+        self.rest_bytes = None;
         self.turn_ends.clear();
         self.partial.clear();
     }
@@ -176,6 +219,7 @@ pub struct ChainBuilder {
     parent: u64,
     mark: u64,
     lane: Lane,
+    ids_alone: bool,
 }
 
 impl ChainBuilder {
@@ -191,6 +235,7 @@ impl ChainBuilder {
             parent: seed.root(),
             mark: Lane::Text.mark(),
             lane: Lane::Text,
+            ids_alone: true,
         }
     }
 
@@ -206,6 +251,7 @@ impl ChainBuilder {
     /// Appends canonical text.
     pub fn text(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
+            self.ids_alone = false;
             self.enter(Lane::Text);
             self.absorb(bytes);
         }
@@ -221,6 +267,7 @@ impl ChainBuilder {
 
     /// Appends a media item (image, audio) as one block of [`MEDIA_WEIGHT_BYTES`], told apart by its full content.
     pub fn media(&mut self, content: &[u8]) {
+        self.ids_alone = false;
         self.seal_partial();
         self.mark = mix(self.mark, MARK_MEDIA, 0);
         self.seal(xxh3_64(content), MEDIA_WEIGHT_BYTES);
@@ -229,6 +276,7 @@ impl ChainBuilder {
     /// Marks a change of structure here: the role of the message that follows, the start of a tool, an end of turn.
     pub fn separator(&mut self, tag: u8) {
         self.end_turn();
+        self.ids_alone = false;
         if self.sizes == Sizes::Growing && self.chain.partial.len() >= TURN_BYTES_MIN {
             self.seal_partial();
         }
@@ -240,6 +288,20 @@ impl ChainBuilder {
     pub fn finish(mut self) -> Chain {
         self.end_turn();
         self.seal_partial();
+        self.chain.cut = match (self.ids_alone, self.sizes) {
+            (true, Sizes::Uniform) if !self.chain.blocks.is_empty() => Cut::Tokens,
+            (true | false, Sizes::Uniform | Sizes::Growing) => Cut::Bytes,
+        };
+        self.chain
+    }
+
+    /// The chain of the engine's own blocks: what is left behind the last whole one has its weight and is in no block. Where there is
+    /// more than token ids, only the blocks before it are the engine's.
+    #[must_use]
+    pub fn finish_engine_blocks(mut self) -> Chain {
+        self.chain.rest_bytes = Some(self.chain.partial.len() as u32);
+        self.chain.partial.clear();
+        self.chain.cut = if self.ids_alone { Cut::Tokens } else { Cut::Bytes };
         self.chain
     }
 
@@ -363,6 +425,25 @@ mod tests {
 
     fn shared(a: &Chain, b: &Chain) -> usize {
         a.blocks().iter().zip(b.blocks()).take_while(|(a, b)| a == b).count()
+    }
+
+    #[test]
+    fn only_blocks_of_token_ids_and_nothing_else_are_the_engines_own() {
+        let cut = |build: fn(&mut ChainBuilder)| chain(build).cut();
+        assert_eq!(cut(|builder| builder.token_ids(0..100)), Cut::Tokens);
+        assert_eq!(cut(|builder| builder.text(b"text")), Cut::Bytes);
+        assert_eq!(cut(|_| ()), Cut::Bytes);
+        let mixed: [fn(&mut ChainBuilder); 3] =
+            [|builder| builder.text(b"t"), |builder| builder.separator(1), |builder| builder.media(b"m")];
+        for more in mixed {
+            let mut builder = ChainBuilder::new(&SEED, 64, chain(|builder| builder.token_ids(0..9)));
+            builder.token_ids(0..100);
+            more(&mut builder);
+            assert_eq!(builder.finish().cut(), Cut::Bytes);
+        }
+        let mut growing = ChainBuilder::new(&SEED, 64, Chain::default()).growing();
+        growing.token_ids(0..100);
+        assert_eq!(growing.finish().cut(), Cut::Bytes);
     }
 
     proptest! {
@@ -530,5 +611,26 @@ mod tests {
         let chain = builder.finish();
         assert_eq!(chain.blocks().len(), BLOCKS_MAX);
         assert_eq!(chain.bytes() as usize, text.len());
+    }
+
+    #[test]
+    fn engine_blocks_are_whole_and_the_last_token_is_always_computed() {
+        let blocks = |ids: u32| {
+            let mut builder = ChainBuilder::new(&SEED, 16 * 4, Chain::default());
+            builder.token_ids(0..ids);
+            builder.finish_engine_blocks()
+        };
+        let (short, whole, long) = (blocks(31), blocks(32), blocks(33));
+        assert_eq!([&short, &whole, &long].map(|chain| chain.blocks().len()), [1, 2, 2]);
+        assert_eq!([&short, &whole, &long].map(Chain::bytes), [124, 128, 132]);
+        assert_eq!(whole.blocks(), long.blocks());
+        assert_eq!(
+            [&short, &whole, &long].map(|chain| chain.reusable_bytes(chain.blocks().len() as u32)),
+            [64, 64, 128]
+        );
+        assert_eq!((whole.reusable_bytes(1), whole.reusable_bytes(0), blocks(0).reusable_bytes(0)), (64, 0, 0));
+        let first = token_block(SEED.root(), 0..16);
+        assert_eq!(long.blocks(), [first, token_block(first, 16..32)]);
+        assert!(long.has_engine_blocks());
     }
 }

@@ -7,7 +7,8 @@
 //! What is held is the own record of placements: per endpoint the least recently placed blocks go first once its
 //! capacity (what its KV cache holds) is reached, and over all endpoints once the byte cap is. A chain is placed last
 //! block first, so a block is always older than the one before it and eviction takes chains from their ends, as vLLM
-//! does. Where an engine publishes its stores and removals, [`Index::stored`] and [`Index::removed`] correct the record.
+//! does. Where an engine publishes its stores and removals, these hold pairs, and own requests while they are in flight
+//! ([`Index::stored`], [`Index::claim`]).
 //!
 //! Memory: slabs of a size fixed by the byte cap, whose pages are touched only as they fill; open-addressed tables of
 //! `u32` and bitsets as wide as the endpoints need, both grown only when an endpoint is given room, never by a prompt: what
@@ -15,7 +16,11 @@
 //! (block, endpoint) costs at most about 200 bytes at the widest.
 
 use super::chain::Chain;
+use grounds::Grounds;
+pub use grounds::Placement;
 use xxhash_rust::xxh3::xxh3_64;
+
+mod grounds;
 
 /// Most endpoints an index can tell apart.
 pub const ENDPOINTS_MAX: u32 = 1_024;
@@ -78,6 +83,9 @@ struct Pair {
     endpoint: u32,
     own: Link,
     all: Link,
+    grounds: Grounds,
+    /// When it was last placed, see [`Index::turn_to`].
+    epoch: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -127,6 +135,7 @@ pub struct Index {
     /// One past the highest endpoint that was ever given room: what a look-up tells about.
     endpoints_used: usize,
     all: List,
+    epoch: u32,
 }
 
 impl std::fmt::Debug for Index {
@@ -154,6 +163,7 @@ impl Index {
             lists: vec![List::new(0); endpoints as usize],
             endpoints_used: 0,
             all: List::new(pairs_max),
+            epoch: 0,
         }
     }
 
@@ -239,26 +249,12 @@ impl Index {
     /// Records that `endpoint` is given this prompt: its blocks become the newest ones. Of a chain longer than the
     /// endpoint can hold, the beginning is recorded.
     pub fn insert(&mut self, chain: &Chain, endpoint: u32) {
-        self.stored(chain.blocks(), endpoint);
-    }
-
-    /// Records that `endpoint` holds these blocks of one chain, in chain order.
-    pub fn stored(&mut self, blocks: &[u64], endpoint: u32) {
         let Some(list) = self.lists.get(endpoint as usize) else {
             return;
         };
-        let count = blocks.len().min(list.len_max as usize);
-        for hash in blocks[..count].iter().rev() {
+        let count = chain.blocks().len().min(list.len_max as usize);
+        for hash in chain.blocks()[..count].iter().rev() {
             self.touch(*hash, endpoint);
-        }
-    }
-
-    /// Records that `endpoint` dropped these blocks. Unknown ones are ignored.
-    pub fn removed(&mut self, blocks: &[u64], endpoint: u32) {
-        for hash in blocks {
-            if let Some(pair) = self.find_pair(*hash, endpoint) {
-                self.drop_pair(pair);
-            }
         }
     }
 
@@ -313,13 +309,15 @@ impl Index {
         })
     }
 
-    fn touch(&mut self, hash: u64, endpoint: u32) {
+    /// Makes a pair the newest, new or not. The endpoint must have room.
+    fn touch(&mut self, hash: u64, endpoint: u32) -> u32 {
         if let Some(pair) = self.find_pair(hash, endpoint) {
             for order in [Order::Own, Order::All] {
                 self.unlink(pair, order);
                 self.link_newest(pair, order);
             }
-            return;
+            self.pairs.items[pair as usize].epoch = self.epoch;
+            return pair;
         }
         let list = self.lists[endpoint as usize];
         if list.len == list.len_max {
@@ -330,10 +328,13 @@ impl Index {
         }
         let block = self.hold(hash, endpoint);
         let unlinked = Link { newer: NONE, older: NONE };
-        let pair = self.pairs.add(Pair { block, endpoint, own: unlinked, all: unlinked });
+        let pair =
+            Pair { block, endpoint, own: unlinked, all: unlinked, grounds: Grounds::default(), epoch: self.epoch };
+        let pair = self.pairs.add(pair);
         self.pair_table.insert(pair_key(hash, endpoint), pair);
         self.link_newest(pair, Order::Own);
         self.link_newest(pair, Order::All);
+        pair
     }
 
     fn hold(&mut self, hash: u64, endpoint: u32) -> u32 {
@@ -726,6 +727,59 @@ mod tests {
         index.removed(&path.blocks()[2..], 0);
         index.removed(&[1, 2, 3], 0);
         assert_eq!(depths(&index, &path)[0], 2);
+    }
+
+    #[test]
+    fn a_block_goes_when_neither_the_engine_nor_a_request_holds_it() {
+        let mut index = index(100_000);
+        index.resize_endpoint(0, 100);
+        let (path, shared) = (chain(&[1, 2, 3, 4]), chain(&[1, 2]));
+        index.claim(path.blocks(), 0);
+        index.claim(shared.blocks(), 0);
+        index.stored(&path.blocks()[..1], 0);
+        index.release(path.blocks(), 0, Placement::Void);
+        assert_eq!(depths(&index, &path)[0], 2, "another request is in flight with the first two");
+        index.removed(path.blocks(), 0);
+        assert_eq!(depths(&index, &path)[0], 2, "a request in flight brings them back");
+        index.stored(&path.blocks()[..1], 0);
+        index.release(shared.blocks(), 0, Placement::Void);
+        assert_eq!(depths(&index, &path)[0], 1);
+        index.removed(&path.blocks()[..1], 0);
+        assert_eq!((depths(&index, &path)[0], index.pairs().0), (0, 0));
+    }
+
+    #[test]
+    fn placements_count_until_they_are_void() {
+        let mut index = index(100_000);
+        index.resize_endpoint(0, 100);
+        index.resize_endpoint(1, 100);
+        let (placed, ended, told) = (chain(&[1, 1]), chain(&[2, 2]), chain(&[3, 3]));
+        index.insert(&placed, 0);
+        index.insert(&placed, 1);
+        index.claim(ended.blocks(), 0);
+        index.release(ended.blocks(), 0, Placement::Counts);
+        index.stored(told.blocks(), 0);
+        assert_eq!([&placed, &ended, &told].map(|chain| depths(&index, chain)[0]), [2, 2, 2]);
+        index.void_placements(0);
+        assert_eq!([&placed, &ended, &told].map(|chain| depths(&index, chain)[0]), [0, 0, 2]);
+        assert_eq!(depths(&index, &placed)[1], 2);
+    }
+
+    #[test]
+    fn what_was_last_placed_before_an_epoch_is_forgotten_unless_in_flight() {
+        let mut index = index(100_000);
+        index.resize_endpoint(0, 100);
+        let (old, used_again, running, new) = (chain(&[1, 1]), chain(&[2, 2]), chain(&[3, 3]), chain(&[4, 4]));
+        index.turn_to(5);
+        index.insert(&old, 0);
+        index.insert(&used_again, 0);
+        index.claim(running.blocks(), 0);
+        index.turn_to(7);
+        index.insert(&used_again, 0);
+        index.insert(&new, 0);
+        index.forget_before(0, 7);
+        let held = [&old, &used_again, &running, &new].map(|chain| depths(&index, chain)[0]);
+        assert_eq!(held, [0, 2, 2, 2]);
     }
 
     #[test]

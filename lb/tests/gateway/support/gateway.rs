@@ -1,10 +1,10 @@
 //! A gateway process with files of its own, found through what it prints, ended when dropped.
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -33,8 +33,10 @@ pub(crate) struct Setup {
     pub(crate) files: Vec<(String, String)>,
     /// Secrets that documents refer to.
     pub(crate) environment: Vec<(String, String)>,
-    /// Endpoints that must be ready before the test begins.
+    /// Endpoints that must be ready before the test begins; with 0 it begins at once.
     pub(crate) endpoints: usize,
+    /// The line of the server's own file that says where resources come from.
+    pub(crate) source: String,
 }
 
 impl Setup {
@@ -49,6 +51,17 @@ impl Setup {
             files: Vec::new(),
             environment: Vec::new(),
             endpoints: 1,
+            source: String::from("resources: [./resources]"),
+        }
+    }
+
+    /// Over the cluster that a kubeconfig leads to.
+    #[allow(dead_code, reason = "the simulation, which shares this file, has no cluster")]
+    pub(crate) fn over_cluster(kubeconfig: String) -> Self {
+        Self {
+            files: vec![(String::from("kubeconfig"), kubeconfig)],
+            source: String::from("kubernetes: { enabled: true, kubeconfig: kubeconfig }"),
+            ..Self::new(String::new())
         }
     }
 
@@ -83,6 +96,7 @@ impl Setup {
 pub(crate) struct Gateway {
     child: Child,
     said: Arc<Said>,
+    printed: Arc<Said>,
     folder: TempDir,
     /// Where requests go.
     pub(crate) address: SocketAddr,
@@ -90,7 +104,7 @@ pub(crate) struct Gateway {
     pub(crate) admin: SocketAddr,
 }
 
-/// The lines that it wrote to stderr.
+/// The lines that it wrote to stderr, or to stdout.
 #[derive(Debug, Default)]
 struct Said {
     lines: Mutex<Vec<String>>,
@@ -98,10 +112,10 @@ struct Said {
 }
 
 impl Said {
-    fn listen(self: &Arc<Self>, stderr: ChildStderr) {
+    fn listen(self: &Arc<Self>, output: impl Read + Send + 'static) {
         let said = Arc::clone(self);
         std::thread::spawn(move || {
-            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
                 said.lines.lock().unwrap_or_else(PoisonError::into_inner).push(line);
                 said.more.notify_all();
             }
@@ -130,8 +144,8 @@ impl Gateway {
         fs::write(folder.path().join("resources/all.yaml"), &setup.resources).unwrap();
         let server = format!(
             "listeners: [{{ address: \"{}\"{} }}]\nadmin: {{ address: \"127.0.0.1:0\" }}\ndataThreads: {}\n\
-             resources: [./resources]\naccessLog: {{ path: access.log }}\n{}",
-            setup.listen, setup.listener, setup.threads, setup.server
+             {}\naccessLog: {{ path: access.log }}\n{}",
+            setup.listen, setup.listener, setup.threads, setup.source, setup.server
         );
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
@@ -163,18 +177,26 @@ impl Gateway {
     }
 
     fn run(mut command: Command, folder: TempDir, endpoints: usize) -> Self {
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        let said = Arc::<Said>::default();
+        let (said, printed) = (Arc::<Said>::default(), Arc::<Said>::default());
+        printed.listen(child.stdout.take().unwrap());
         said.listen(child.stderr.take().unwrap());
         let address = address_in(&said.wait_for(&["msg=listening "]));
         let admin = address_in(&said.wait_for(&["msg=\"admin server listening\""]));
-        let gateway = Self { child, said, folder, address, admin };
+        let gateway = Self { child, said, printed, folder, address, admin };
+        if endpoints > 0 {
+            gateway.wait_for_endpoints(endpoints);
+        }
+        gateway
+    }
+
+    /// Waits until so many endpoints are ready.
+    pub(crate) fn wait_for_endpoints(&self, endpoints: usize) {
         eventually("enough endpoints are ready", || {
-            let answer = get(gateway.admin, "/readyz");
+            let answer = get(self.admin, "/readyz");
             (answer.status == 200 && answer.json()["endpointsReady"].as_u64()? >= endpoints as u64).then_some(())
         });
-        gateway
     }
 
     // ---- requests ----
@@ -207,6 +229,12 @@ impl Gateway {
     #[allow(dead_code, reason = "for tests that collect findings")]
     pub(crate) fn said(&self) -> Vec<String> {
         self.said.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Everything on stdout so far.
+    #[allow(dead_code, reason = "for tests that look for what must not be told")]
+    pub(crate) fn printed(&self) -> Vec<String> {
+        self.printed.lines.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Every line of the access log so far.

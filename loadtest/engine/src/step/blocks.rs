@@ -57,11 +57,50 @@ pub(super) struct Blocks {
     /// Least recently used end of the free queue: the next to be overwritten.
     oldest: Index,
     newest: Index,
+    /// What became findable or not since it was last asked for, when anybody asks.
+    changes: Option<Vec<BlockChange>>,
+}
+
+/// A change of what the prefix cache finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockChange {
+    /// The block with this hash is found from now on.
+    Stored(u64),
+    /// It no longer is.
+    Removed(u64),
+    /// None is.
+    Cleared,
 }
 
 impl Blocks {
     pub(super) fn new(blocks_max: u32) -> Self {
-        Self { blocks: Vec::new(), blocks_max, in_use: 0, by_hash: HashMap::default(), oldest: NONE, newest: NONE }
+        Self {
+            blocks: Vec::new(),
+            blocks_max,
+            in_use: 0,
+            by_hash: HashMap::default(),
+            oldest: NONE,
+            newest: NONE,
+            changes: None,
+        }
+    }
+
+    /// Keeps changes from now on, for [`Self::take_changes`].
+    pub(super) fn record_changes(&mut self) {
+        self.changes.get_or_insert_default();
+    }
+
+    /// The changes since this was last called.
+    pub(super) fn take_changes(&mut self, into: &mut Vec<BlockChange>) {
+        if let Some(changes) = &mut self.changes {
+            into.append(changes);
+        }
+    }
+
+    fn changed(&mut self, change: BlockChange) {
+        if let Some(changes) = &mut self.changes {
+            changes.push(change);
+        }
     }
 
     /// Blocks held by at least one request.
@@ -112,6 +151,7 @@ impl Blocks {
             self.unlink(oldest);
             if let Some(hash) = self.blocks[oldest as usize].hash.take() {
                 self.by_hash.remove(&hash);
+                self.changed(BlockChange::Removed(hash));
             }
             oldest
         };
@@ -126,6 +166,7 @@ impl Blocks {
         if block.hash.is_none() && !self.by_hash.contains_key(&hash) {
             block.hash = Some(hash);
             self.by_hash.insert(hash, index);
+            self.changed(BlockChange::Stored(hash));
         }
     }
 
@@ -147,6 +188,7 @@ impl Blocks {
             block.hash = None;
         }
         self.by_hash.clear();
+        self.changed(BlockChange::Cleared);
     }
 
     fn link_newest(&mut self, index: Index) {

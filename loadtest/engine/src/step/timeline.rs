@@ -1,6 +1,6 @@
 //! The step model on a clock.
 
-use super::{Event, Model, Parameters, Refusal, Request, RequestId};
+use super::{BlockChange, Event, Model, Parameters, Refusal, Request, RequestId};
 
 /// An event and when it happened, in microseconds of virtual time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +36,16 @@ impl Timeline {
     /// Forgets the prefix cache.
     pub fn reset_prefix_cache(&mut self) {
         self.model.reset_prefix_cache();
+    }
+
+    /// Keeps changes of the prefix cache from now on.
+    pub fn record_block_changes(&mut self) {
+        self.model.record_block_changes();
+    }
+
+    /// Changes of the prefix cache in the steps that ended since this was last called.
+    pub fn take_block_changes(&mut self) -> Vec<BlockChange> {
+        self.model.take_block_changes()
     }
 
     /// Present virtual time.

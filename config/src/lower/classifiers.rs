@@ -1,0 +1,55 @@
+//! Warnings about classifiers: such that never run, and examples that tell nothing apart.
+
+use crds::Document;
+use policy::{Code, Diagnostic};
+use predictor::classify::{ExamplesSpec, Scopes, leave_one_out};
+
+use super::Checked;
+use crate::node::Path;
+use crate::snapshot::{Classifier, ClassifierKind, ExampleTag, Snapshot};
+
+/// Share of sentences that the others must judge rightly. Guessing gives a half.
+const ACCURACY_RATIO_MIN: f64 = 0.8;
+
+pub(super) fn warn(checked: &[Checked], snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
+    for classifier in &snapshot.classifiers {
+        let Some(c) = checked.iter().find(|c| c.id == classifier.id && matches!(c.document, Document::Classifier(_)))
+        else {
+            continue;
+        };
+        unused(c, classifier, snapshot, findings);
+        match &classifier.kind {
+            ClassifierKind::Examples { tags } => {
+                tags.iter().enumerate().for_each(|(i, tag)| findings.extend(poor(c, i, tag)));
+            }
+            ClassifierKind::Pii { .. }
+            | ClassifierKind::Secrets
+            | ClassifierKind::Complexity { .. }
+            | ClassifierKind::Keywords { .. }
+            | ClassifierKind::Regex { .. }
+            | ClassifierKind::Http { .. } => {}
+        }
+    }
+}
+
+fn unused(c: &Checked, classifier: &Classifier, snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
+    let mut pools = snapshot.pools.iter().filter(|pool| pool.id.namespace == classifier.id.namespace).peekable();
+    if pools.peek().is_some() && !pools.any(|pool| classifier.runs_for(&pool.program)) {
+        let path = Path::default().key("metadata").key("name");
+        let message =
+            format!("no rule of an attached policy refers to a tag of `{}`: it never runs", classifier.id.name);
+        findings.push(c.finding(Code::ClassifierUnused, &path, message));
+    }
+}
+
+fn poor(c: &Checked, index: usize, tag: &ExampleTag) -> Option<Diagnostic> {
+    let (positive, negative) = (tag.positive.clone(), tag.negative.clone());
+    let accuracy = leave_one_out(&ExamplesSpec { tag: tag.tag.clone(), positive, negative, scopes: Scopes::ALL });
+    (accuracy.ratio() < ACCURACY_RATIO_MIN).then(|| {
+        let message = format!(
+            "each sentence of the tag `{}` judged by all others: {} of {} come out right; give more sentences, and such that differ",
+            tag.tag, accuracy.right, accuracy.all
+        );
+        c.finding(Code::PoorExamples, &Path::spec().key("tags").index(index), message)
+    })
+}

@@ -1,0 +1,171 @@
+//! What goes wrong between an API server and whoever watches it.
+
+use std::time::Duration;
+
+use apiserver::{ApiServer, Expiry};
+use config::source::cluster::{ClusterNews, Contact};
+use crds::Kind;
+
+use crate::support::{Followed, define, definition, follow, follow_for, pool, server, workers};
+
+fn followed_with_one(server: &ApiServer) -> Followed {
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow(server);
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+    followed
+}
+
+/// Stops the server, changes everything behind the watchers' backs, and starts it again.
+fn restart(server: &mut ApiServer) {
+    server.stop();
+    server.delete(&workers("gemma")).unwrap();
+    server.create(&workers("llama")).unwrap();
+    server.resume().unwrap();
+}
+
+fn has_llama(snapshot: &config::Snapshot) -> bool {
+    snapshot.worker_sets.iter().map(|set| set.id.name.as_str()).eq(["llama"])
+}
+
+#[test]
+fn a_version_that_is_too_old_means_a_new_list_when_an_event_says_so() {
+    let mut server = server();
+    let followed = followed_with_one(&server);
+    restart(&mut server);
+    followed.snapshot("the state after the restart", has_llama);
+}
+
+#[test]
+fn a_version_that_is_too_old_means_a_new_list_when_the_status_says_so() {
+    let mut server = server();
+    server.expire_by(Expiry::Status);
+    let followed = followed_with_one(&server);
+    restart(&mut server);
+    followed.snapshot("the state after the restart", has_llama);
+}
+
+#[test]
+fn a_server_that_goes_away_changes_nothing_but_what_is_said_of_it() {
+    let mut server = server();
+    let followed = followed_with_one(&server);
+    server.stop();
+    let contact = followed.contact("it is away", |contact| *contact != Contact::With);
+    assert!(matches!(&contact, Contact::Without { why, .. } if why.contains("refused")), "{contact:?}");
+    assert!(followed.rest().is_empty());
+    server.resume().unwrap();
+    followed.contact("it is back", |contact| *contact == Contact::With);
+    server.create(&pool("p", &["gemma"])).unwrap();
+    let next = followed.wait("a snapshot", |news| match news {
+        ClusterNews::Snapshot(snapshot) => Some(snapshot),
+        _ => None,
+    });
+    assert_eq!((next.pools.len(), next.worker_sets.len()), (1, 1));
+}
+
+#[test]
+fn a_server_that_is_away_at_the_start_is_waited_for() {
+    let mut server = server();
+    server.create(&workers("gemma")).unwrap();
+    server.stop();
+    let followed = follow(&server);
+    followed.contact("it is away", |contact| *contact != Contact::With);
+    server.resume().unwrap();
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+}
+
+#[test]
+fn a_connection_whose_other_side_is_gone_is_given_up() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow_for(&server, "test", Duration::from_secs(1));
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+    server.go_silent();
+    server.create(&workers("llama")).unwrap();
+    followed.snapshot("what the dead connection did not bring", |snapshot| snapshot.worker_sets.len() == 2);
+}
+
+#[test]
+fn a_watch_that_ends_at_its_time_goes_on_from_where_it_was() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow_for(&server, "test", Duration::from_secs(1));
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+    let watches = |seen: &[apiserver::Seen]| {
+        seen.iter().filter(|seen| seen.verb == "watch" && seen.resource == "inferenceworkersets").count()
+    };
+    assert!(server.wait_seen(|seen| watches(seen) >= 3));
+    server.create(&workers("llama")).unwrap();
+    followed.snapshot("the next", |snapshot| snapshot.worker_sets.len() == 2);
+    let lists = server.seen().into_iter().filter(|seen| seen.verb == "list" && seen.resource == "inferenceworkersets");
+    assert_eq!(lists.count(), 1);
+}
+
+#[test]
+fn a_definition_that_is_deleted_takes_its_objects_and_brings_them_back() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    server.create(&pool("p", &["gemma"])).unwrap();
+    let followed = follow(&server);
+    followed.snapshot("the first", |snapshot| snapshot.pools.len() == 1);
+    server.delete(&definition(Kind::InferencePool)).unwrap();
+    followed.snapshot("no pool", |snapshot| snapshot.pools.is_empty() && snapshot.worker_sets.len() == 1);
+    followed.note("inferencepools: the resource is not served");
+    server.create(&definition(Kind::InferencePool)).unwrap();
+    server.create(&pool("p", &["gemma"])).unwrap();
+    followed.snapshot("the pool again", |snapshot| snapshot.pools.len() == 1);
+}
+
+#[test]
+fn nothing_is_in_force_before_every_kind_could_be_read() {
+    let server = server();
+    server.forbid("list", "inferencetenants");
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow(&server);
+    let note = followed.note("inferencetenants");
+    assert!(note.contains("cannot list resource"), "{note}");
+    // All the others have been listed by now: the refused one is tried again and again.
+    assert!(server.wait_seen(|seen| {
+        let lists = |plural: &str| seen.iter().filter(|s| s.verb == "list" && s.resource == plural).count();
+        lists("inferencetenants") > 3 && lists("inferenceworkersets") > 0
+    }));
+    assert!(!followed.rest().iter().any(|news| matches!(news, ClusterNews::Snapshot(_))));
+    server.allow_all();
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+}
+
+#[test]
+fn a_right_that_is_taken_away_changes_nothing() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow_for(&server, "test", Duration::from_secs(1));
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+    for verb in ["list", "watch"] {
+        server.forbid(verb, "inferenceworkersets");
+    }
+    followed.note("cannot watch resource");
+    server.create(&pool("p", &["gemma"])).unwrap();
+    followed.snapshot("other kinds go on", |snapshot| snapshot.pools.len() == 1 && snapshot.worker_sets.len() == 1);
+    server.create(&workers("llama")).unwrap();
+    server.allow_all();
+    followed.snapshot("what came meanwhile", |snapshot| snapshot.worker_sets.len() == 2);
+}
+
+#[test]
+fn only_the_token_lets_in() {
+    let options = apiserver::Options { token: Some("right".into()), ..apiserver::Options::default() };
+    let server = ApiServer::start(options).unwrap();
+    define(&server);
+    let followed = follow(&server);
+    followed.snapshot("let in", |snapshot| snapshot.worker_sets.is_empty());
+    let wrong = apiserver::Options { token: Some("other".into()), ..apiserver::Options::default() };
+    let locked = ApiServer::start(wrong).unwrap();
+    define(&locked);
+    // A kubeconfig of the first with the address of the second.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    let text = server.kubeconfig().replace(&server.address().to_string(), &locked.address().to_string());
+    std::fs::write(&path, text).unwrap();
+    let refused = crate::support::follow_file(path);
+    let note = refused.note("Unauthorized");
+    assert!(!note.contains("right"), "{note}");
+}

@@ -1,0 +1,244 @@
+//! What the classifiers read of a body: the pieces of the prompt, and after them everything that is no piece of it.
+//!
+//! A prompt can hide in any field: a message's `name`, the `reasoning` of an earlier turn, `metadata`, a field this version does not know.
+//! So the bytes of the JSON object that the walk over the prompt did not name are read too, as one piece. What is no text (images, audio,
+//! token ids, bytes that do not decode) is told, so that the prompt counts as unread.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use policy::Api;
+use predictor::classify::{Scope, Shape};
+
+use crate::openai::prompt::{Media, Piece, Role, walk};
+use crate::openai::request::Written;
+use crate::openai::{Request, scan};
+
+/// How the bytes of a piece become text. The number is part of what a remembered piece is known by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Form {
+    /// With the escapes of JSON.
+    Escaped,
+    /// As they are.
+    Plain,
+}
+
+/// A piece before it is text.
+#[derive(Debug, Clone)]
+pub(super) struct Source<'a> {
+    pub(super) scope: Scope,
+    pub(super) form: Form,
+    pub(super) bytes: Cow<'a, [u8]>,
+}
+
+/// Everything that is read of a body.
+#[derive(Debug)]
+pub(super) struct Sources<'a> {
+    pub(super) pieces: Vec<Source<'a>>,
+    pub(super) shape: Shape,
+}
+
+/// Most bytes of a part between two pieces that is left out where it holds nothing but names and punctuation.
+const PLAIN_GAP_BYTES_MAX: usize = 40;
+
+impl<'a> Sources<'a> {
+    /// Of one request.
+    pub(super) fn of(api: Api, request: &Request, body: &'a [u8]) -> Self {
+        let mut shape = Shape {
+            json_schema: request
+                .response_format
+                .as_ref()
+                .is_some_and(|format| memchr::memmem::find(format.of(body), b"json_schema").is_some()),
+            // Nothing is known of the text of a path that is only passed on.
+            unscannable: api == Api::Other && !body.is_empty(),
+            audio: matches!(api, Api::Transcriptions | Api::Translations),
+            ..Shape::default()
+        };
+        let (mut pieces, mut named) = (Vec::new(), Vec::new());
+        let mut scope = Scope::User;
+        walk(request, body, &mut |piece| {
+            let mut push = |scope, form, bytes: &'a [u8]| {
+                named.push(place(body, bytes));
+                pieces.push(Source { scope, form, bytes: Cow::Borrowed(bytes) });
+            };
+            match piece {
+                Piece::Turn(role) => {
+                    scope = scope_of(role);
+                    shape.tools |= role == Role::Tools;
+                    shape.turns += u32::from(matches!(role, Role::User | Role::Assistant));
+                }
+                Piece::Text(raw) => push(scope, Form::Escaped, raw),
+                Piece::Plain(raw) => push(scope, Form::Plain, raw),
+                // Strings inside keep their escapes; identifiers have none but in disguise, which is looked through by decoding.
+                Piece::Json(raw) => push(Scope::Tool, Form::Escaped, raw),
+                Piece::Media(media, raw) => {
+                    shape.image |= media == Media::Image;
+                    shape.audio |= media == Media::Audio;
+                    shape.unscannable |= media == Media::Other;
+                    named.push(place(body, raw));
+                }
+                Piece::TokenIds(raw) => {
+                    shape.unscannable = true;
+                    named.push(place(body, raw));
+                }
+            }
+        });
+        if request.written == Written::Json
+            && let Some(rest) = rest(body, &request.object, named)
+        {
+            // First, so that it stands between no two parts of a turn.
+            pieces.insert(0, Source { scope: Scope::System, form: Form::Escaped, bytes: Cow::Owned(rest) });
+        }
+        Self { pieces, shape }
+    }
+
+    /// For each piece, whether it belongs to the last turn of its scope.
+    pub(super) fn in_last_turn(&self) -> Vec<bool> {
+        let mut first = [0; 4];
+        for (at, piece) in self.pieces.iter().enumerate() {
+            let begins = at == 0 || self.pieces[at - 1].scope != piece.scope;
+            if begins {
+                first[piece.scope as usize] = at;
+            }
+        }
+        self.pieces.iter().enumerate().map(|(at, piece)| at >= first[piece.scope as usize]).collect()
+    }
+}
+
+fn scope_of(role: Role) -> Scope {
+    match role {
+        Role::Tools | Role::System => Scope::System,
+        Role::User => Scope::User,
+        Role::Assistant => Scope::Assistant,
+        Role::Tool => Scope::Tool,
+    }
+}
+
+/// Where a part of the body is in it.
+fn place(body: &[u8], part: &[u8]) -> Range<usize> {
+    let start = (part.as_ptr() as usize).saturating_sub(body.as_ptr() as usize).min(body.len());
+    start..(start + part.len()).min(body.len())
+}
+
+/// What stands in `object` outside of `named`, one part a line; none when that is only names and punctuation.
+fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Option<Vec<u8>> {
+    named.sort_unstable_by_key(|range| range.start);
+    let mut rest = Vec::new();
+    let mut at = object.start;
+    for range in named.into_iter().chain([object.end..object.end]) {
+        if range.start > at {
+            let gap = body.get(at..range.start).unwrap_or_default();
+            if gap.len() > PLAIN_GAP_BYTES_MAX || gap.iter().any(|byte| telling(*byte)) {
+                rest.extend_from_slice(gap);
+                rest.push(b'\n');
+            }
+        }
+        at = at.max(range.end);
+    }
+    (!rest.is_empty()).then_some(rest)
+}
+
+/// Whether a byte may belong to something personal: short names of fields and roles hold none of these.
+const fn telling(byte: u8) -> bool {
+    byte.is_ascii_digit() || byte >= 0x80 || matches!(byte, b'@' | b'\\' | b'%' | b'&')
+}
+
+/// The text of a piece, and whether all of it decoded.
+pub(super) fn decode<'t>(source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
+    let bytes: &'t [u8] = &source.bytes;
+    let text = match source.form {
+        Form::Escaped => scan::unescape(bytes),
+        Form::Plain => String::from_utf8_lossy(bytes),
+    };
+    let decoded = decoded(source, &text);
+    (text, decoded)
+}
+
+/// Whether `text` is all of the piece: a replacement character that was not sent stands for something that was.
+pub(super) fn decoded(source: &Source<'_>, text: &str) -> Decoded {
+    let bytes: &[u8] = &source.bytes;
+    let replaced = memchr::memmem::find(text.as_bytes(), "\u{fffd}".as_bytes()).is_some();
+    let sent = || {
+        memchr::memmem::find(bytes, "\u{fffd}".as_bytes()).is_some()
+            || memchr::memmem::find(bytes, b"\\ufffd").is_some()
+            || memchr::memmem::find(bytes, b"\\uFFFD").is_some()
+    };
+    if replaced && !sent() { Decoded::InPart } else { Decoded::Wholly }
+}
+
+/// Whether bytes became text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decoded {
+    Wholly,
+    /// Some did not.
+    InPart,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(body: &str) -> (String, Shape) {
+        let request = Request::parse(body.as_bytes()).expect("a request");
+        let sources = Sources::of(Api::ChatCompletions, &request, body.as_bytes());
+        let texts: Vec<String> = sources.pieces.iter().map(|piece| decode(piece).0.into_owned()).collect();
+        (texts.join("\u{1}"), sources.shape)
+    }
+
+    #[test]
+    fn no_string_of_a_body_is_left_unread() {
+        let bodies = [
+            r#"{"model":"m","messages":[{"role":"user","name":"SECRET1","content":"hi"}]}"#,
+            r#"{"model":"m","messages":[{"role":"assistant","reasoning_content":"SECRET1","content":"x"},{"role":"user","content":"y"}]}"#,
+            r#"{"model":"m","messages":[{"role":"assistant","reasoning":[{"text":"SECRET1"}],"content":"x"}]}"#,
+            r#"{"model":"m","user":"SECRET1","messages":[]}"#,
+            r#"{"model":"m","metadata":{"a":{"b":["SECRET1"]}},"prompt":"x"}"#,
+            r#"{"model":"m","prompt":["a","SECRET1"]}"#,
+            r#"{"model":"m","suffix":"SECRET1","prompt":"a"}"#,
+            r#"{"model":"m","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"SECRET1"}]}]}"#,
+            r#"{"model":"m","input":[{"type":"function_call_output","output":"SECRET1"}]}"#,
+            r#"{"model":"m","instructions":"SECRET1","input":"x"}"#,
+            r#"{"model":"m","system":[{"type":"text","text":"SECRET1"}],"messages":[]}"#,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":[{"type":"text","text":"SECRET1"}]}]}]}"#,
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"text","text":"a","citations":[{"cited_text":"SECRET1"}]}]}]}"#,
+            r#"{"model":"m","messages":[{"role":"assistant","tool_calls":[{"function":{"arguments":"SECRET1"}}]}]}"#,
+            r#"{"model":"m","tools":[{"function":{"description":"SECRET1"}}],"messages":[]}"#,
+            r#"{"model":"m","messages":[{"role":"user","content":"SECRET1"}],"messages":[]}"#,
+            r#"{"model":"m","chat_template_kwargs":{"x":"SECRET1"},"messages":[]}"#,
+            r#"{"model":"m","unknown_field":"SECRET1","messages":[{"role":"user","content":"hi"}]}"#,
+            r#"{"model":"m","messages":[{"role":"user","content":{"text":"SECRET1"}}]}"#,
+            r#"{"model":"m","response_format":{"type":"json_schema","json_schema":{"description":"SECRET1"}},"messages":[]}"#,
+        ];
+        for body in bodies {
+            assert!(read(body).0.contains("SECRET1"), "{body}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_text_is_told() {
+        let unread = |body: &str| {
+            let shape = read(body).1;
+            shape.unscannable || shape.image || shape.audio
+        };
+        assert!(unread(r#"{"model":"m","prompt":[1,2,3]}"#));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:x"}}]}]}"#
+        ));
+        assert!(unread(
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#
+        ));
+        assert!(!unread(r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#));
+        let broken = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed(b"a\\ud800b".as_slice()) };
+        assert_eq!(decode(&broken).1, Decoded::InPart);
+        let sent = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed("a\u{fffd}b".as_bytes()) };
+        assert_eq!(decode(&sent).1, Decoded::Wholly);
+    }
+
+    #[test]
+    fn an_ordinary_chat_has_no_rest() {
+        let body = r#"{"model":"m","messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#;
+        let request = Request::parse(body.as_bytes()).expect("a request");
+        assert_eq!(Sources::of(Api::ChatCompletions, &request, body.as_bytes()).pieces.len(), 2);
+    }
+}

@@ -1,0 +1,309 @@
+//! Landmarks: the fixed strings that the lanes look for, found in one pass: context words, prefixes of credentials, words for digits, and
+//! the marks of a disguised e-mail address.
+//!
+//! A string can only begin where a word does, at a character that is not ASCII, or at one of a few marks. There the next four bytes (two,
+//! for the shortest strings) are looked up in a set of 64 Ki bits; only what passes is compared. So the tables take some tens of kilobytes,
+//! where an automaton of the same strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with
+//! the few strings that share its first bytes. The case of ASCII letters does not count but for prefixes.
+
+use super::context::WordAt;
+use super::kind::KindSet;
+use super::words::{Ending, TABLE};
+use super::{mail, secrets, spelled};
+
+/// What a landmark is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Meaning {
+    /// The prefix of a credential, by its place in the table of `secrets`.
+    Prefix(u8),
+    /// A word for a digit, or for a repetition of the next one.
+    Digit(spelled::Word),
+    /// Something that stands for `@` or a dot.
+    Disguise,
+}
+
+/// A landmark in a text.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Landmark {
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) meaning: Meaning,
+}
+
+/// What a string is to the lanes.
+#[derive(Debug, Clone, Copy)]
+enum Role {
+    Mark(Meaning),
+    /// A word that supports these kinds, and where it must end.
+    Word(u64, Ending),
+}
+
+#[derive(Debug, Clone)]
+struct Entry {
+    /// Lower case but for prefixes.
+    text: Box<[u8]>,
+    role: Role,
+}
+
+/// Bytes of the key of most strings, and of those too short for it.
+const KEY_BYTES: usize = 4;
+const SHORT_KEY_BYTES: usize = 2;
+const BITS: usize = 1 << 16;
+/// Slots of the table of keys, a power of two, more than twice the keys.
+const SLOTS: usize = 4096;
+
+/// A slot: a key, and its entries.
+#[derive(Debug, Clone, Copy, Default)]
+struct Slot {
+    key: u32,
+    first: u16,
+    count: u16,
+}
+
+/// Strings by their first bytes.
+#[derive(Debug)]
+struct Index {
+    present: Box<[u64]>,
+    slots: Box<[Slot]>,
+}
+
+impl Index {
+    /// The index of `keys`, which are sorted.
+    fn new(keys: &[u32], first: usize) -> Index {
+        let mut index = Index {
+            present: vec![0; BITS / 64].into_boxed_slice(),
+            slots: vec![Slot::default(); SLOTS].into_boxed_slice(),
+        };
+        let mut at = 0;
+        while at < keys.len() {
+            let count = keys[at..].iter().take_while(|key| **key == keys[at]).count();
+            let bit = spread(keys[at]);
+            index.present[bit / 64] |= 1 << (bit % 64);
+            let mut slot = bit % SLOTS;
+            while index.slots[slot].count != 0 {
+                slot = (slot + 1) % SLOTS;
+            }
+            index.slots[slot] = Slot { key: keys[at], first: (first + at) as u16, count: count as u16 };
+            at += count;
+        }
+        index
+    }
+
+    /// The range of entries with `key`.
+    fn entries(&self, key: u32) -> std::ops::Range<usize> {
+        let bit = spread(key);
+        if self.present[bit / 64] >> (bit % 64) & 1 == 0 {
+            return 0..0;
+        }
+        let mut slot = bit % SLOTS;
+        while self.slots[slot].count != 0 {
+            let Slot { key: here, first, count } = self.slots[slot];
+            if here == key {
+                return first as usize..(first + count) as usize;
+            }
+            slot = (slot + 1) % SLOTS;
+        }
+        0..0
+    }
+}
+
+/// Sixteen well mixed bits of a key.
+const fn spread(key: u32) -> usize {
+    (key.wrapping_mul(0x9e37_79b1) >> 16) as usize
+}
+
+/// Bytes with the bit of lower case set. Other bytes change too, always to the same, so that equal stays equal.
+const fn key(bytes: [u8; 4]) -> u32 {
+    u32::from_le_bytes(bytes) | 0x2020_2020
+}
+
+/// The key of the first bytes of a text.
+fn key_of(text: &[u8], bytes: usize) -> Option<u32> {
+    if bytes == KEY_BYTES {
+        return text.first_chunk().map(|first| key(*first));
+    }
+    text.first_chunk::<SHORT_KEY_BYTES>().map(|first| key([first[0], first[1], 0, 0]))
+}
+
+/// The compiled strings.
+#[derive(Debug)]
+pub(super) struct Landmarks {
+    entries: Vec<Entry>,
+    long: Index,
+    short: Index,
+}
+
+const SMALL: u8 = 1;
+const CAPITAL: u8 = 2;
+const BEGINS: u8 = 4;
+/// Small letters, capitals, and bytes at which a string may begin whatever stands before.
+const CLASS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b'a'..=b'z' => SMALL,
+            b'A'..=b'Z' => CAPITAL,
+            b' ' | b'[' | b'(' | b'{' | b'<' | b'_' | b'-' | b':' | 0xc0.. => BEGINS,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
+
+impl Landmarks {
+    /// The strings for `kinds`.
+    pub(super) fn compile(kinds: KindSet) -> Landmarks {
+        let mut entries: Vec<Entry> = Vec::new();
+        let mut add = |role: Role, text: &str| {
+            let text = text.as_bytes().to_vec().into_boxed_slice();
+            entries.push(Entry { text, role });
+        };
+        secrets::prefixes().for_each(|(index, prefix)| add(Role::Mark(Meaning::Prefix(index)), prefix));
+        spelled::words().for_each(|(word, text)| add(Role::Mark(Meaning::Digit(word)), text));
+        mail::marks().for_each(|text| add(Role::Mark(Meaning::Disguise), text));
+        for (row_kinds, ending, words) in TABLE {
+            let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds.0;
+            if mask != 0 {
+                for word in *words {
+                    add(Role::Word(mask, *ending), word);
+                    if let Some(title) = title(word) {
+                        add(Role::Word(mask, *ending), &title);
+                    }
+                }
+            }
+        }
+        let size = |entry: &Entry| if entry.text.len() < KEY_BYTES { SHORT_KEY_BYTES } else { KEY_BYTES };
+        let order =
+            |entry: &Entry| (size(entry), key_of(&entry.text, size(entry)), std::cmp::Reverse(entry.text.len()));
+        entries.sort_by_key(order);
+        let shorts = entries.partition_point(|entry| size(entry) == SHORT_KEY_BYTES);
+        let keys = |entries: &[Entry]| {
+            entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
+        };
+        let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
+        Landmarks { entries, long, short }
+    }
+
+    /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
+    pub(super) fn find(&self, text: &[u8], marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+        marks.clear();
+        words.clear();
+        let mut before = 0;
+        for (at, byte) in text.iter().enumerate() {
+            let class = CLASS[*byte as usize];
+            let starts_word = class & (SMALL | CAPITAL) != 0
+                && (before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0);
+            before = class;
+            if starts_word || class & BEGINS != 0 {
+                self.look(text, at, marks, words);
+            }
+        }
+    }
+
+    fn look(&self, text: &[u8], at: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+        let rest = &text[at..];
+        let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));
+        let short = key_of(rest, SHORT_KEY_BYTES).map_or(0..0, |key| self.short.entries(key));
+        for entry in self.entries[long].iter().chain(&self.entries[short]) {
+            let Some(here) = rest.get(..entry.text.len()).filter(|here| here.eq_ignore_ascii_case(&entry.text)) else {
+                continue;
+            };
+            let (start, end) = (at as u32, (at + here.len()) as u32);
+            match entry.role {
+                Role::Mark(Meaning::Prefix(_)) if here != &*entry.text => {}
+                Role::Mark(meaning) => marks.push(Landmark { start, end, meaning }),
+                Role::Word(kinds, ending) => {
+                    if ending == Ending::Open || ends(text, at, at + here.len()) {
+                        words.push(WordAt { start, end, kinds });
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A word of another script with its first letter large, if it has such a letter.
+fn title(word: &str) -> Option<String> {
+    let first = word.chars().next().filter(|first| !first.is_ascii())?;
+    let large: String = first.to_uppercase().collect();
+    (large != first.to_string()).then(|| large + &word[first.len_utf8()..])
+}
+
+/// Whether a word of Latin letters ends at `end`: at a non-letter, at a new capital, or before a word for "number".
+fn ends(text: &[u8], start: usize, end: usize) -> bool {
+    let rest = &text[end..];
+    let Some(next) = rest.first() else { return true };
+    let last = text[end - 1];
+    if !next.is_ascii_alphabetic()
+        || !last.is_ascii_alphabetic()
+        || (last.is_ascii_lowercase() && next.is_ascii_uppercase())
+    {
+        return true;
+    }
+    let all_capitals = text[start..end].iter().all(|byte| !byte.is_ascii_lowercase());
+    if all_capitals && next.is_ascii_uppercase() && rest.get(1).is_some_and(u8::is_ascii_lowercase) {
+        return true;
+    }
+    ["num", "nr", "no", "code", "s"].iter().any(|tail| {
+        rest.get(..tail.len()).is_some_and(|found| found.eq_ignore_ascii_case(tail.as_bytes()))
+            && (*tail == "num" || rest.get(tail.len()).is_none_or(|byte| !byte.is_ascii_alphabetic()))
+            && (*tail != "s" || end - start > 2)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all() -> Landmarks {
+        Landmarks::compile(KindSet(u64::MAX))
+    }
+
+    #[test]
+    fn landmarks_come_in_order_the_longest_first_and_prefixes_keep_their_case() {
+        let (mut marks, mut words) = (Vec::new(), Vec::new());
+        all().find(b"SK-ANT- sk-ant- Four [DOT]", &mut marks, &mut words);
+        let places: Vec<(u32, u32)> = marks.iter().map(|mark| (mark.start, mark.end)).collect();
+        assert_eq!(places, [(8, 15), (8, 11), (16, 20), (21, 26)]);
+    }
+
+    #[test]
+    fn words_of_other_scripts_are_found_in_both_cases() {
+        let (mut marks, mut words) = (Vec::new(), Vec::new());
+        for text in ["мой телефон", "Телефон:", "Τηλέφωνο", "我的手机号"] {
+            all().find(text.as_bytes(), &mut marks, &mut words);
+            assert!(!words.is_empty(), "{text}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        /// The slow twin compares every string at every place.
+        #[test]
+        fn every_string_is_found_where_it_stands(parts in proptest::collection::vec("[a-zA-Z ]{0,5}|tel|Card |bsn|sk-|one |\\[at\\]|手机|é", 0..20)) {
+            let text = parts.concat();
+            let landmarks = all();
+            let (mut marks, mut words) = (Vec::new(), Vec::new());
+            landmarks.find(text.as_bytes(), &mut marks, &mut words);
+            let bytes = text.as_bytes();
+            let mut slow = 0;
+            for at in 0..bytes.len() {
+                let letter = |at: usize| bytes[at].is_ascii_alphabetic();
+                let inside = at > 0 && letter(at) && letter(at - 1) && !(bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
+                let here = landmarks.entries.iter().filter(|entry| {
+                    let same = bytes[at..].get(..entry.text.len()).filter(|same| same.eq_ignore_ascii_case(&entry.text));
+                    same.is_some_and(|same| match entry.role {
+                        Role::Mark(Meaning::Prefix(_)) => same == &*entry.text,
+                        Role::Mark(_) => true,
+                        Role::Word(_, ending) => ending == Ending::Open || ends(bytes, at, at + same.len()),
+                    })
+                });
+                slow += if inside { 0 } else { here.count() };
+            }
+            prop_assert_eq!(marks.len() + words.len(), slow);
+        }
+    }
+}
