@@ -188,7 +188,7 @@ fn error_events_of_both_interfaces_are_seen(driver: Driver) {
 }
 
 fn prompts_of_responses_and_messages_are_remembered_and_counted_ones_are_not(driver: Driver) {
-    let backend = Backend::saying(document(r#"{"usage":{"input_tokens":900,"output_tokens":1}}"#));
+    let backend = Backend::saying(document(r#"{"usage":{"input_tokens":3200,"output_tokens":1}}"#));
     let gateway = start(driver, &backend);
     let long = |topic: &str| format!("{topic}: {}", "all that is to be said about it ".repeat(200));
     let overlap = |id: &str, path: &str, body: &Value| {
