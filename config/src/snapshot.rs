@@ -270,9 +270,11 @@ impl Provider {
     #[must_use]
     pub fn never_reached(&self) -> Option<&'static str> {
         match (self.api, &self.auth) {
-            (ProviderApi::Bedrock, _) => Some("the Bedrock API is not supported by this version"),
-            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => Some("awsSigV4 is not supported by this version"),
-            (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
+            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => {
+                Some("awsSigV4 signs requests of `type: Bedrock` only")
+            }
+            (ProviderApi::Bedrock, _)
+            | (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
         }
     }
 }

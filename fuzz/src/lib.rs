@@ -21,6 +21,7 @@ mod prompt;
 mod stream;
 mod tls;
 mod token;
+mod tokenize;
 
 pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
 pub use control::{access_log, admin, balancers, exposition, journal, learned, scrape};
@@ -32,6 +33,7 @@ pub use prompt::{prompt, tags};
 pub use stream::{coding, events, long_events, stream};
 pub use tls::{certificate, tls_session};
 pub use token::token;
+pub use tokenize::tokenize;
 
 /// A parser and what must hold of it.
 #[derive(Debug, Clone, Copy)]
@@ -84,6 +86,7 @@ pub const TARGETS: &[Target] = targets! {
     converse_answer: 400,
     converse_stream: 100,
     token: 400,
+    tokenize: 60,
     kv_event: 400,
     kv_mirror: 300,
     zmtp: 200,

@@ -32,6 +32,7 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
+mod provider;
 mod queue;
 mod quota;
 mod record;

@@ -182,6 +182,15 @@ pub(crate) enum FromShard {
     },
     /// A token names a key that is not known: the keys of its issuer are to be read again.
     KeysWanted(KeySource),
+    /// What an endpoint says to the operator about a credential, a model's name or a limit; nothing of a request.
+    Told {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Which one at that number.
+        incarnation: u64,
+        /// Its words, shortened.
+        text: String,
+    },
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

@@ -585,6 +585,13 @@ impl Shard {
             self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
     }
 
+    /// Passes on what an endpoint says to the operator.
+    pub(crate) fn tell_operator(&self, endpoint: &Endpoint, text: &str) {
+        let (endpoint, incarnation) = (endpoint.spec.id, endpoint.spec.incarnation);
+        // A full box: it will say so again.
+        let _ = self.control.try_send(FromShard::Told { endpoint, incarnation, text: text.to_owned() });
+    }
+
     /// A provider is busy: no thread asks it again for a while.
     pub(crate) fn back_off(&self, endpoint: &Endpoint, pause: Duration) {
         let now_us = io::now_us();

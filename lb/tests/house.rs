@@ -66,7 +66,7 @@ fn crates_only_know_the_crates_below_them() {
         ("loadtest/engine", &[]),
         ("loadtest", &["engine", "lb", "config", "policy", "predictor"]),
         ("lb", &["admission", "bedrock", "config", "crds", "policy", "predictor", "tokenizer", "engine"]),
-        ("fuzz", &["admission", "bedrock", "lb", "config", "crds", "policy", "predictor"]),
+        ("fuzz", &["admission", "bedrock", "lb", "config", "crds", "policy", "predictor", "tokenizer"]),
     ];
     for (folder, below) in allowed {
         let manifest = read(&root().join(folder).join("Cargo.toml"));

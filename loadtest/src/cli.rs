@@ -50,6 +50,8 @@ enum Command {
     Chaos(Box<chaos::ChaosArgs>),
     /// A fleet in virtual time: traces under several ways to choose the engine.
     Simulate(Box<simulate::SimulateArgs>),
+    /// The bars of prediction and choice, measured on traces in virtual time; exit status 1 when one is missed.
+    Bars(Box<simulate::BarsArgs>),
 }
 
 #[derive(Debug, Args)]
@@ -250,6 +252,7 @@ pub fn main(cli: Cli) -> ExitCode {
         Command::Run(args) => load(*args),
         Command::Chaos(args) => chaos::run(*args),
         Command::Simulate(args) => simulate::simulate(&args),
+        Command::Bars(args) => simulate::judge(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("loadtest: {error}");

@@ -5,7 +5,10 @@
 //! seed gives the same run. The engines are those of `loadtest engine` ([`engine::step`]); Kinference's choice is its own
 //! fleet of beliefs and its policy's decision, not a copy of them.
 
+pub mod bars;
+pub mod cells;
 pub mod ours;
+pub mod page;
 pub mod pods;
 pub mod router;
 pub mod run;

@@ -10,7 +10,7 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::{Chain, Cut, TURN_BYTES_MIN};
+use crate::prefix::chain::{Chain, TOKEN_ID_BYTES, TURN_BYTES_MIN};
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
@@ -305,7 +305,7 @@ impl Fleet {
 
     /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
     fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
-        if chain.cut() == Cut::Tokens {
+        if !chain.tells_turns() {
             self.go_on_in_blocks(plan, chain);
             return None;
         }
@@ -316,24 +316,38 @@ impl Fleet {
                 prompt_tokens.get_or_insert(end.prompt_tokens.saturating_add(rest as u32));
                 let at = end.endpoint as usize;
                 let (Some(Some(known)), Some(&depth)) = (self.endpoints.get(at), plan.depths.get(at)) else { continue };
+                if known.cache.tells_of(chain.cut()) {
+                    // The engine's own events say more, and the answer's blocks too.
+                    continue;
+                }
                 // A turn's last few bytes may lie in a block with the next turn's: no block of the record covers them.
-                let recorded = chain.prefix_bytes(depth) + TURN_BYTES_MIN as u32 > turn_end.bytes;
+                let (mut open_bytes, mut tokens_max, mut end) = (TURN_BYTES_MIN as u32, u32::MAX, *end);
+                if chain.has_engine_blocks() {
+                    // Counted as the blocks are; the last token is always computed anew.
+                    open_bytes = known.block_tokens.max(BLOCK_TOKENS_DEFAULT).saturating_mul(TOKEN_ID_BYTES);
+                    tokens_max = (chain.bytes() / TOKEN_ID_BYTES).saturating_sub(1);
+                    end.prompt_tokens = turn_end.bytes / TOKEN_ID_BYTES;
+                }
+                let recorded = chain.prefix_bytes(depth) + open_bytes > turn_end.bytes;
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
-                    *overlap = known.trusted(known.whole_blocks(end));
+                    let whole_max = tokens_max - tokens_max % known.block_tokens;
+                    *overlap = known.trusted(known.whole_blocks(&end).min(f64::from(whole_max)));
                 }
             }
         }
-        prompt_tokens
+        // The length of a prompt in token ids is known without.
+        prompt_tokens.filter(|_| !chain.has_engine_blocks())
     }
 
-    /// The same for the engine's own blocks, which tell nothing of turns: the record of an endpoint ends with the last whole block
+    /// The same for the engine's own blocks where nothing is told of turns: the record of an endpoint ends with the last whole block
     /// of what it was sent.
     fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
         let Plan { depths, overlaps, .. } = plan;
         for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
             let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
-            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint)) else {
+            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint))
+            else {
                 continue;
             };
             if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
@@ -346,7 +360,7 @@ impl Fleet {
 
     /// The last turn that this prompt goes on from and that the endpoint answered.
     fn went_on_from(&self, chain: &Chain, endpoint: u32) -> Option<End> {
-        if chain.cut() == Cut::Tokens {
+        if !chain.tells_turns() {
             let mut last = chain.blocks().iter().rev().skip(1).take(ENGINE_BLOCKS_BACK);
             return last.find_map(|block| self.ends.at(*block).iter().find(|end| end.endpoint == endpoint).copied());
         }
@@ -381,9 +395,9 @@ impl Fleet {
             predicted,
             // Token ids say nothing about the length of a token in text.
             prompt_bytes: if decided.chain.has_engine_blocks() { 0 } else { decided.chain.bytes() },
-            prompt_end: match decided.chain.cut() {
-                Cut::Tokens => decided.chain.blocks().last().copied(),
-                Cut::Bytes => decided.chain.turn_ends().last().map(|end| end.key),
+            prompt_end: match decided.chain.tells_turns() {
+                false => decided.chain.blocks().last().copied(),
+                true => decided.chain.turn_ends().last().map(|end| end.key),
             },
             went_on_from: self.went_on_from(decided.chain, endpoint),
             answer: decided.answer,
@@ -425,7 +439,7 @@ impl Fleet {
         let Some(open) = self.book.close(now_us, request_id, endpoint) else {
             return;
         };
-        self.release(endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
+        self.release(now_us, endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
         match ended {
             Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
@@ -545,7 +559,7 @@ impl Fleet {
             done_tokens = f64::from(first.new_tokens()) * done_ratio;
             done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
-        let peers = known.peers.load(now_us, rate);
+        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(known.scale, tokens, attention));
         Some(Load {
             work,
             ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,

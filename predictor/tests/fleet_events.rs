@@ -367,6 +367,34 @@ fn a_prompt_in_the_engines_own_blocks_overlaps_by_whole_blocks_and_never_to_its_
 }
 
 #[test]
+fn what_was_answered_is_cached_with_the_prompt_it_answered() {
+    let mut fleet = fleet(2);
+    // A prompt of 1,000 tokens is answered by 200 more, and comes back with the answer and 100 new ones.
+    let conversation = |ends: &[u32]| {
+        let seed = Seed { model: "m", lora: None, cache_salt: None };
+        let mut builder = ChainBuilder::new(&seed, 16 * 4, Chain::default());
+        let mut done = 0;
+        for &end in ends {
+            builder.token_ids(done..end);
+            builder.end_turn();
+            done = end;
+        }
+        builder.finish_engine_blocks()
+    };
+    let first = conversation(&[1_000]);
+    fleet.decided(0, &Decided { prompt_tokens: 1_000, ..decided(1, 1, &first) });
+    let answered = Ended::Completed { prompt_tokens: Some(1_000), cached_tokens: None, completion_tokens: Some(200) };
+    fleet.ended(1, 1, 1, answered);
+    fleet.scraped(2, 1, &Scrape { num_gpu_blocks: Some(10_000), block_size_tokens: Some(16), ..scrape(0.0) });
+    let mut plan = Plan::default();
+    fleet.plan(&mut plan, &conversation(&[1_000, 1_300]), 1_300, 3);
+    assert_eq!((plan.prompt_tokens(), plan.overlap_tokens(0), plan.overlap_tokens(1)), (1_300, 0, 1_184));
+    // One that only begins like it has the blocks of the prompt.
+    fleet.plan(&mut plan, &conversation(&[1_001, 1_300]), 1_300, 4);
+    assert_eq!(plan.overlap_tokens(1), 992);
+}
+
+#[test]
 fn the_engines_own_blocks_are_remembered_as_many_as_its_cache_has_and_teach_nothing_about_bytes() {
     let mut fleet = fleet(1);
     let blocks = Scrape { num_gpu_blocks: Some(20), block_size_tokens: Some(32), ..scrape(0.0) };

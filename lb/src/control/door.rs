@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::admin::{self, Sources};
 use super::kv::zmtp::{Connection, Role};
 use super::report::Reports;
-use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
+use super::status::{CacheNewsStatus, CertificatesStatus, ConfigStatus, Facts, Phase, Status};
 use super::{exposition, journal, learn, models, scrape};
 use crate::io::DriverInUse;
 use crate::metrics::{Labels, ShardReport};
@@ -188,7 +188,7 @@ fn status() -> Status {
         tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),
-        cache_sweeps_lost: 0,
+        cache_news: CacheNewsStatus::default(),
         log_lines_dropped: 0,
         facts: Arc::new(Facts {
             driver: DriverInUse::Epoll,

@@ -310,6 +310,7 @@ impl Control {
             FromShard::Failed { endpoint, incarnation, failure } => {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
+            FromShard::Told { endpoint, incarnation, text } => self.endpoints.told(endpoint, incarnation, text),
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,
@@ -500,7 +501,7 @@ impl Control {
             certificates: self.certificates.status(),
             tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),
-            cache_sweeps_lost: self.outbox.lost(),
+            cache_news: self.outbox.status(),
             log_lines_dropped: self.access_log.dropped(),
             facts: self.facts.clone(),
         };

@@ -66,11 +66,20 @@ pub(crate) struct Status {
     pub tokenizers: Vec<(String, tokenizers::State)>,
     /// The keys of token issuers, and readings of them that failed since the start.
     pub keys: (Vec<KeysStatus>, u64),
-    /// Sweeps of cache news that data threads missed.
-    pub cache_sweeps_lost: u64,
+    /// What data threads are yet to be told of caches, and sweeps of it that they missed.
+    pub cache_news: CacheNewsStatus,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
+}
+
+/// News of caches on their way to the data threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheNewsStatus {
+    /// Blocks that wait; news without blocks count as a few.
+    pub keys_waiting: usize,
+    /// Sweeps that found no room at a data thread.
+    pub sweeps_lost: u64,
 }
 
 /// The certificates of TLS listeners.

@@ -5,7 +5,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use predictor::prefix::chain::{Chain, ChainBuilder, MEDIA_WEIGHT_BYTES, Seed};
+use predictor::prefix::chain::{Chain, ChainBuilder, MEDIA_WEIGHT_BYTES, Seed, TOKEN_ID_BYTES};
 use tokenizer::Tokens;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -274,7 +274,13 @@ pub(crate) fn engine_blocks(
     let seed = Seed { model: upstream_model, lora: None, cache_salt: salt.as_ref().map(|salt| salt.as_bytes()) };
     let mut builder = ChainBuilder::new(&seed, block_tokens.saturating_mul(TOKEN_ID_BYTES), recycled);
     let first = tokens.media.map_or(tokens.ids.len(), |media| media.first.min(tokens.ids.len()));
-    builder.token_ids(tokens.ids[..first].iter().copied());
+    let mut done = 0;
+    for &end in tokens.turns.iter().filter(|&&end| end <= first) {
+        builder.token_ids(tokens.ids[done..end].iter().copied());
+        builder.end_turn();
+        done = end;
+    }
+    builder.token_ids(tokens.ids[done..first].iter().copied());
     let mut count = u32::try_from(tokens.ids.len()).unwrap_or(u32::MAX);
     if let Some(media) = tokens.media {
         let items = media.items.min(MEDIA_ITEMS_MAX);
@@ -282,11 +288,10 @@ pub(crate) fn engine_blocks(
         builder.token_ids(tokens.ids[first..].iter().copied());
         count = count.saturating_add(items * (MEDIA_WEIGHT_BYTES / TOKEN_ID_BYTES));
     }
+    builder.end_turn();
     (builder.finish_engine_blocks(), count)
 }
 
-/// Bytes of a token id in a chain.
-const TOKEN_ID_BYTES: u32 = 4;
 /// Media items of a prompt that are counted one by one.
 const MEDIA_ITEMS_MAX: u32 = 1_000;
 
@@ -399,15 +404,16 @@ mod tests {
         let body = r#"{"model":"m","cache_salt":"s\u0061lt","messages":[]}"#;
         let request = Request::parse(body.as_bytes()).unwrap();
         let blocks = |tokens: &Tokens| engine_blocks(&request, body.as_bytes(), "m", tokens, 32, Chain::default());
-        let text = Tokens { ids: (0..70).collect(), media: None };
+        let text = Tokens { ids: (0..70).collect(), media: None, turns: vec![40, 66] };
         let (chain, count) = blocks(&text);
         let seed = Seed { model: "m", lora: None, cache_salt: Some(b"salt") };
         let first = predictor::prefix::chain::token_block(seed.root(), 0..32);
         let second = predictor::prefix::chain::token_block(first, 32..64);
         assert_eq!((chain.blocks(), chain.bytes(), count), ([first, second].as_slice(), 70 * 4, 70));
+        assert_eq!(chain.turn_ends().iter().map(|end| end.bytes / 4).collect::<Vec<_>>(), [40, 66, 70]);
         let image = |digest: u64| {
             let media = tokenizer::Placeholders { first: 40, items: 2, digest };
-            blocks(&Tokens { ids: (0..70).collect(), media: Some(media) })
+            blocks(&Tokens { ids: (0..70).collect(), media: Some(media), turns: vec![66] })
         };
         let ((one, count), (other, _)) = (image(1), image(2));
         assert_eq!((count, one.bytes()), (70 + 2 * 512, (70 + 2 * 512) * 4));

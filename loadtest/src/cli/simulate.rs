@@ -1,31 +1,28 @@
-//! `loadtest simulate`.
+//! `loadtest simulate` and `loadtest bars`.
 
 use std::{
     io::{self, Write},
     num::NonZeroUsize,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use clap::Args;
-use engine::step::Parameters;
+use clap::{Args, ValueEnum};
 
 use super::StepArgs;
 use crate::simulate::{
+    bars::{Bar, bars},
+    cells::{Cell, Grid},
+    page::page,
     router::Strategy,
-    run::{Arrivals, Exchange, Knowledge, Setting, run},
-    summary::{Summary, capacity_per_s, squeeze_for},
+    run::{Exchange, Knowledge},
     trace::{ROWS_MAX, Trace},
 };
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
-    /// Trace files: JSON lines with timestamp, input_length, output_length and hash_ids, or Azure's CSV.
-    #[arg(required = true)]
-    trace: Vec<PathBuf>,
-    /// Rows of each trace at most.
-    #[arg(long, default_value_t = ROWS_MAX)]
-    rows: usize,
+    #[command(flatten)]
+    traces: TraceArgs,
     /// Engines.
     #[arg(long, default_value = "8", value_delimiter = ',')]
     pods: Vec<NonZeroUsize>,
@@ -35,7 +32,7 @@ pub(super) struct SimulateArgs {
     /// Ways to choose; all when not given.
     #[arg(long, value_enum, value_delimiter = ',')]
     strategy: Vec<Strategy>,
-    /// Balancers beside each other.
+    /// Balancers beside each other; each request goes through one of them by chance.
     #[arg(long, default_value_t = 1)]
     balancers: usize,
     /// What balancers tell each other.
@@ -44,17 +41,66 @@ pub(super) struct SimulateArgs {
     /// What Kinference knows of prompts and caches.
     #[arg(long, value_enum, default_value_t = Knowledge::Bytes)]
     knowledge: Knowledge,
-    /// Measure regret at one in so many decisions.
-    #[arg(long, default_value_t = 7)]
-    regret_every: usize,
+    /// Write all runs as JSON to this file; - is standard output, in place of the table.
+    #[arg(long)]
+    json: Option<PathBuf>,
+    /// Write a page with plots to this file.
+    #[arg(long)]
+    html: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BarsArgs {
+    #[command(flatten)]
+    traces: TraceArgs,
+    /// Write the bars as JSON to this file.
+    #[arg(long)]
+    json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct TraceArgs {
+    /// Trace files: JSON lines with timestamp, input_length, output_length and hash_ids, or Azure's CSV.
+    #[arg(required = true)]
+    trace: Vec<PathBuf>,
+    /// Rows of each trace at most.
+    #[arg(long, default_value_t = ROWS_MAX)]
+    rows: usize,
     /// Keep bursts: rows that share a time are otherwise spread until the next one, as published times are rounded.
     #[arg(long)]
     bursts: bool,
+    /// Measure regret at one in so many decisions.
+    #[arg(long, default_value_t = 5)]
+    regret_every: usize,
     /// Seed of chances.
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[command(flatten)]
     model_step: StepArgs,
+}
+
+impl TraceArgs {
+    fn read(&self) -> Result<Vec<Trace>, String> {
+        let read = |path: &PathBuf| {
+            let mut trace = Trace::read(path, self.rows)?;
+            if !self.bursts {
+                trace.spread_bursts();
+            }
+            Ok(trace)
+        };
+        self.trace.iter().map(read).collect()
+    }
+
+    fn grid(&self) -> Grid {
+        Grid {
+            engine: self.model_step.parameters(),
+            balancers: 1,
+            exchange: Exchange::Sums,
+            knowledge: Knowledge::Bytes,
+            regret_every: self.regret_every,
+            seed: self.seed,
+        }
+    }
 }
 
 fn load(text: &str) -> Result<f64, String> {
@@ -63,39 +109,86 @@ fn load(text: &str) -> Result<f64, String> {
 }
 
 pub(super) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
-    use clap::ValueEnum;
     let strategies = if args.strategy.is_empty() { Strategy::value_variants() } else { &args.strategy };
+    let (balancers, exchange, knowledge) = (args.balancers, args.exchange, args.knowledge);
+    let grid = Grid { balancers, exchange, knowledge, ..args.traces.grid() };
+    let json_only = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
     let mut out = io::stdout();
-    writeln!(out, "{:<36} {:>4} {:>5} {:<18} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>6} {:>6} {:>6}",
-        "trace", "pods", "load", "strategy", "mean s", "p50 s", "p90 s", "p99 s", "hit", "spread", "regret", "error", "p90cov", "fcerr")?;
-    for path in &args.trace {
-        let mut trace = Trace::read(path, args.rows)?;
-        if !args.bursts {
-            trace.spread_bursts();
-        }
+    if !json_only {
+        writeln!(out, "{}", head())?;
+    }
+    let mut cells = Vec::new();
+    for trace in args.traces.read()? {
         for pods in &args.pods {
-            let modelled = args.model_step.parameters();
-            let tokens = u64::from(modelled.blocks_max) * u64::from(modelled.block_tokens);
-            let engine = Parameters { block_tokens: trace.block_tokens, blocks_max: (tokens / u64::from(trace.block_tokens)) as u32, ..modelled };
-            let base = Setting {
-                pods: pods.get(), engine, strategy: Strategy::Kinference, balancers: args.balancers, exchange: args.exchange, knowledge: args.knowledge,
-                arrivals: Arrivals::Squeezed(1.0), prior: Default::default(), regret_every: args.regret_every, slowdown: None, seed: args.seed,
-            };
-            let capacity = capacity_per_s(&trace, &base);
-            eprintln!("capacity {capacity:.2}/s nominal {:.2} factors {:?}", trace.nominal_rate(), args.load.iter().map(|load| squeeze_for(&trace, &base, capacity * load)).collect::<Vec<_>>());
-            for load in &args.load {
-                let factor = squeeze_for(&trace, &base, capacity * load);
-                for strategy in strategies {
-                    let setting = Setting { strategy: *strategy, arrivals: Arrivals::Squeezed(factor), ..base.clone() };
-                    let outcomes = run(&trace, &setting);
-                    let s = Summary::of(&outcomes, pods.get());
-                    let ratio = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
-                    writeln!(out, "{:<36} {:>4} {:>5.2} {:<18} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6.3} {:>6.2} {:>7} {:>6} {:>6} {:>6}",
-                        trace.name, pods, load, format!("{strategy:?}"), s.ttft_mean_s, s.ttft_p50_s, s.ttft_p90_s, s.ttft_p99_s, s.hit_ratio, s.spread_ratio,
-                        ratio(s.regret_ratio), ratio(s.median_error_ratio), ratio(s.p90_coverage_ratio), ratio(s.forecast_error_ratio))?;
+            grid.run(&trace, pods.get(), &args.load, strategies, |cell| {
+                if !json_only {
+                    writeln!(out, "{}", row(&cell))?;
                 }
-            }
+                cells.push(cell);
+                Ok::<_, io::Error>(())
+            })?;
         }
     }
+    match &args.json {
+        Some(_) if json_only => writeln!(out, "{}", serde_json::to_string_pretty(&cells)?)?,
+        Some(path) => write_file(path, &serde_json::to_string_pretty(&cells)?)?,
+        None => {}
+    }
+    if let Some(path) = &args.html {
+        write_file(path, &page(&cells))?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+fn head() -> String {
+    format!(
+        "{:<34} {:>4} {:>5} {:<17} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>6} {:>6}",
+        "trace", "pods", "load", "strategy", "mean s", "p50 s", "p90 s", "p99 s", "hit", "spread", "regret", "error", "<=p90"
+    )
+}
+
+fn row(cell: &Cell) -> String {
+    let s = &cell.summary;
+    let ratio = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.3}"));
+    let name = cell.strategy.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
+    format!(
+        "{:<34.34} {:>4} {:>5.2} {name:<17} {:>8.3} {:>8.3} {:>8.3} {:>8.3} {:>6.3} {:>6.2} {:>7} {:>6} {:>6}",
+        cell.trace,
+        cell.pods,
+        cell.load,
+        s.ttft_mean_s,
+        s.ttft_p50_s,
+        s.ttft_p90_s,
+        s.ttft_p99_s,
+        s.hit_ratio,
+        s.spread_ratio,
+        ratio(s.regret_ratio),
+        ratio(s.median_error_ratio),
+        ratio(s.p90_coverage_ratio)
+    )
+}
+
+/// Exit status 1 when a bar is missed.
+pub(super) fn judge(args: &BarsArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let mut out = io::stdout();
+    writeln!(out, "| measure | on | bar | seen | |\n|---|---|---|---|---|")?;
+    let mut all: Vec<Bar> = Vec::new();
+    bars(&args.traces.grid(), &args.traces.read()?, |bar| {
+        let bound = match bar.bar {
+            (low, high) if low.is_finite() => format!("{low} to {high}"),
+            (_, high) => format!("<= {high}"),
+        };
+        let verdict = if bar.met() { "met" } else { "MISSED" };
+        writeln!(out, "| {} | {} | {bound} | {:.3} | {verdict} |", bar.measure, bar.on, bar.seen)?;
+        all.push(bar);
+        Ok::<_, io::Error>(())
+    })?;
+    if let Some(path) = &args.json {
+        write_file(path, &serde_json::to_string_pretty(&all)?)?;
+    }
+    Ok(if all.iter().all(Bar::met) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn write_file(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use engine::step::BlockChange;
+use engine::step::{BlockChange, Parameters};
 use policy::{Backend, Candidate, Decision, PoolDestination, Program, Request, Scratch, Signal, Target};
 use predictor::{
     fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Evidence, Fleet, PeerSums, Plan, Scrape},
@@ -14,6 +14,7 @@ use super::{
     pods::Gauges,
     router::{Answered, Ask},
     run::Knowledge,
+    trace::Row,
 };
 
 const MODEL: &str = "m";
@@ -287,6 +288,65 @@ impl Ours {
             at += tokens;
         }
         builder.finish()
+    }
+}
+
+/// A balancer with conversations of 8,192 tokens on every engine, for timing.
+#[derive(Debug)]
+pub(super) struct Bench {
+    ours: Ours,
+    rows: Vec<Row>,
+    chain: Chain,
+    decided: u64,
+}
+
+impl Bench {
+    const PROMPT_TOKENS: u32 = 8_192;
+    const BLOCK_TOKENS: u32 = 512;
+
+    pub(super) fn new(pods: usize, engine: &Parameters) -> Self {
+        let told = Told {
+            pods,
+            batched_tokens_max: engine.batched_tokens_max,
+            blocks_max: engine.blocks_max,
+            block_tokens: engine.block_tokens,
+            knowledge: Knowledge::Bytes,
+            prior: Prior::default(),
+            seed: 1,
+        };
+        let blocks = Self::PROMPT_TOKENS / Self::BLOCK_TOKENS;
+        let row = |conversation: u64| Row {
+            at_us: 0,
+            after: None,
+            gap_us: 0,
+            input_tokens: Self::PROMPT_TOKENS,
+            output_tokens: 100,
+            // The first half is common to all.
+            blocks: (0..blocks).map(|at| if at < blocks / 2 { u64::from(at) << 40 } else { conversation << 40 | u64::from(at) }).collect(),
+            message_ends: vec![Self::PROMPT_TOKENS / 2],
+            answered_blocks: Vec::new(),
+        };
+        Self { ours: Ours::new(told), rows: (1..200).map(row).collect(), chain: Chain::default(), decided: 0 }
+    }
+
+    /// Decides, answers and forgets one request.
+    pub(super) fn decide(&mut self) {
+        self.decided += 1;
+        let row = self.rows[(self.decided % self.rows.len() as u64) as usize].clone();
+        let now_us = self.decided * 10_000;
+        let ask = Ask { id: self.decided, now_us, row: &row, block_tokens: Self::BLOCK_TOKENS, seed: self.decided };
+        let pod = self.ours.choose(&ask);
+        self.ours.first_token(now_us + 1_000, self.decided, pod);
+        self.ours.ended(&Answered { id: self.decided, now_us: now_us + 2_000, pod, row: &row, cached_tokens: row.input_tokens / 2 });
+        self.chain = self.ours.chain(&ask);
+    }
+
+    /// Looks the last prompt up and predicts it for every engine.
+    pub(super) fn look(&mut self) {
+        let Ours { fleet, plan, told, .. } = &mut self.ours;
+        fleet.plan(plan, &self.chain, Self::PROMPT_TOKENS, self.decided * 10_000);
+        let least = (0..told.pods as u32).filter_map(|pod| fleet.predict(plan, pod)).map(|prediction| prediction.cost_us).min();
+        std::hint::black_box(least);
     }
 }
 

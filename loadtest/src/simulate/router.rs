@@ -10,7 +10,8 @@ use super::{
 use crate::random::Random;
 
 /// A way to choose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Strategy {
     /// Any engine.
     Random,

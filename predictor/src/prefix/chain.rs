@@ -30,6 +30,9 @@ pub const BLOCKS_MAX: usize = 1 << 16;
 /// Weight in bytes of one media item, whatever its size on the wire: an image becomes some hundred tokens.
 pub const MEDIA_WEIGHT_BYTES: u32 = 2_048;
 
+/// Bytes of a token id in a chain.
+pub const TOKEN_ID_BYTES: u32 = 4;
+
 const LANE_TEXT: u64 = 0x7465_7874;
 const LANE_IDS: u64 = 0x6964_7300;
 const MARK_SEPARATOR: u64 = 0x7365_7000;
@@ -111,6 +114,15 @@ impl Chain {
     #[must_use]
     pub fn blocks(&self) -> &[u64] {
         &self.blocks
+    }
+
+    /// Whether its turn ends are known: of token ids only where they were noted.
+    #[must_use]
+    pub fn tells_turns(&self) -> bool {
+        match self.cut {
+            Cut::Bytes => true,
+            Cut::Tokens => self.has_engine_blocks() && !self.turn_ends.is_empty(),
+        }
     }
 
     /// What its blocks are.
@@ -305,8 +317,8 @@ impl ChainBuilder {
         self.chain
     }
 
-    /// Notes the place, when there is anything new before it.
-    fn end_turn(&mut self) {
+    /// Notes this place as one where a turn ends, when there is anything new before it. Blocks do not change by it.
+    pub fn end_turn(&mut self) {
         let bytes = self.chain.bytes().saturating_add(self.chain.partial.len() as u32);
         if self.chain.turn_ends.last().map_or(0, |end| end.bytes) == bytes {
             return;

@@ -8,6 +8,7 @@
 //! - a token that takes white space on its left is no place for a cut, and one that takes it on its right has it in its own part;
 //! - a tokenizer with a token that must stand as a word by itself is not cut at all: its match looks at its neighbours.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use aho_corasick::{AhoCorasick, MatchKind};
@@ -26,6 +27,8 @@ const CUTS_MAX: usize = 100_000;
 pub(crate) struct Encoder {
     model: HfTokenizer,
     cuts: Cuts,
+    /// Ids of the added tokens.
+    added: HashSet<u32>,
     cache: Cache,
     /// Ids that go before and after a text that asks for special tokens; `None` where they are not a frame around it.
     frame: Option<(Vec<u32>, Vec<u32>)>,
@@ -51,12 +54,18 @@ impl Encoder {
         add_tokens(&mut model, config)?;
         let cuts = cuts(&model)?;
         let frame = frame(&model);
-        Ok(Self { model, cuts, cache: Cache::new(CACHE_BYTES_MAX), frame })
+        let added = model.get_added_tokens_decoder().into_keys().collect();
+        Ok(Self { model, cuts, added, cache: Cache::new(CACHE_BYTES_MAX), frame })
     }
 
     /// The id of a token; `None` for a text that is none.
     pub(crate) fn token(&self, text: &str) -> Option<u32> {
         self.model.token_to_id(text)
+    }
+
+    /// Whether an id is that of an added token.
+    pub(crate) fn is_added(&self, id: u32) -> bool {
+        self.added.contains(&id)
     }
 
     /// Bytes that the cache holds, estimated.

@@ -111,7 +111,15 @@ pub struct Tokens {
     pub ids: Vec<u32>,
     /// Images, sounds and videos, where there are some. The engine puts as many tokens in the place of each as it takes.
     pub media: Option<Placeholders>,
+    /// Places where earlier requests of the conversation may have ended, ascending: behind each opening of an answer that is like the
+    /// one at the end; at most [`TURNS_MAX`], the last ones.
+    pub turns: Vec<usize>,
 }
+
+/// Most places of [`Tokens::turns`].
+pub const TURNS_MAX: usize = 8;
+/// Most ids that open an answer (`<|im_start|>`, `assistant`, a line feed).
+const OPENING_IDS_MAX: usize = 8;
 
 /// What is not text in a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +224,8 @@ impl Tokenizer {
                 Some(Placeholders { first, items, digest: media.digest })
             }
         };
-        Ok(Tokens { ids, media })
+        let turns = self.turns(&ids);
+        Ok(Tokens { ids, media, turns })
     }
 
     /// The text that a chat request becomes before it is cut into tokens.
@@ -255,7 +264,23 @@ impl Tokenizer {
                 return Err(Unfit::NotOnePrompt);
             }
         };
-        Ok(Tokens { ids, media: None })
+        Ok(Tokens { ids, media: None, turns: Vec::new() })
+    }
+
+    /// See [`Tokens::turns`].
+    fn turns(&self, ids: &[u32]) -> Vec<usize> {
+        let last = &ids[ids.len().saturating_sub(OPENING_IDS_MAX)..];
+        let places = |opening: &[u32]| {
+            let same = ids.windows(opening.len()).enumerate().rev().filter(|(_, window)| *window == opening);
+            let mut ends: Vec<usize> = same.map(|(at, _)| at + opening.len()).take(TURNS_MAX).collect();
+            ends.reverse();
+            ends
+        };
+        let specials = last.iter().enumerate().rev().filter(|(_, id)| self.encoder.is_added(**id));
+        let starts: Vec<usize> = specials.map(|(start, _)| start).take(2).collect();
+        // From the last but one special token on it is this role's opening and not anyone's, unless what was asked lies in between.
+        let found = starts.iter().rev().map(|&start| places(&last[start..])).find(|ends| ends.len() > 1);
+        found.unwrap_or_else(|| if starts.is_empty() { Vec::new() } else { vec![ids.len()] })
     }
 
     fn text(&self, text: &str, framed: bool) -> Result<Vec<u32>, Unfit> {

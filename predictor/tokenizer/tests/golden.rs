@@ -105,6 +105,25 @@ fn what_vllm_refuses_is_refused_or_has_no_place_for_its_images() {
 }
 
 #[test]
+fn a_conversation_tells_where_its_earlier_requests_ended() {
+    for name in ["chatml", "headers", "inst", "vision"] {
+        let tokenizer = tokenizer(name);
+        let (mut messages, mut ends) = (Vec::new(), Vec::new());
+        for turn in 0..12 {
+            messages.push(serde_json::json!({ "role": "user", "content": format!("Question {turn}?") }));
+            let body = serde_json::json!({ "messages": messages }).to_string();
+            let tokens = tokenizer.chat(body.as_bytes(), NOW_UNIX_S).unwrap();
+            ends.push(tokens.ids.len());
+            // Places of another kind may stand between them: nothing is known of those.
+            let last = &ends[ends.len().saturating_sub(3)..];
+            assert!(last.iter().all(|end| tokens.turns.contains(end)), "{name}: {last:?} in {:?}", tokens.turns);
+            assert_eq!(tokens.turns.last(), ends.last());
+            messages.push(serde_json::json!({ "role": "assistant", "content": format!("Answer {turn}.") }));
+        }
+    }
+}
+
+#[test]
 fn the_first_image_has_its_place() {
     let tokenizer = tokenizer("vision");
     let body = |url: &str| {

@@ -197,14 +197,18 @@ mod tests {
             name: address.to_owned(),
             backend: policy::Backend::Local,
             address: address.parse().unwrap(),
+            other_addresses: Vec::new(),
+            tls: None,
             host_header: String::new(),
             path_prefix: String::new(),
             credential: None,
             model: String::new(),
             kind: String::new(),
             in_flight_max: None,
+            metered: None,
             timeouts: EndpointTimeouts::default(),
             unusable: None,
+            withheld: None,
         }
     }
 
