@@ -47,6 +47,7 @@ mod time;
 mod tls;
 mod upstream;
 mod verdict;
+mod waits;
 
 pub use io::{Driver, DriverInUse};
 

@@ -15,6 +15,7 @@ use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
+use crate::tags::remote::Question;
 use crate::tls::{Acceptor, TlsFault};
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
@@ -79,6 +80,13 @@ pub(crate) enum ToShard {
     },
     /// The public keys that tokens are checked with from now on.
     Keys(Arc<Keyring>),
+    /// A classifying service has answered, with the places of its tags, or not.
+    Classified {
+        /// What was asked.
+        ticket: u64,
+        /// None when there is no answer.
+        tags: Option<Box<[u16]>>,
+    },
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Send what is kept of the last decisions.
@@ -191,6 +199,8 @@ pub(crate) enum FromShard {
         /// Its words, shortened.
         text: String,
     },
+    /// A prompt is to be classified by a service.
+    Classify(Question),
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

@@ -5,7 +5,6 @@ use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use admission::jwt::VerifiedTokens;
@@ -34,7 +33,9 @@ use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
 use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
+use crate::tags::remote::{Question, Service};
 use crate::tls::Acceptor;
+use crate::waits::{Ticket, Waits};
 
 /// How often batches for the other threads leave: they know within 5 ms.
 const PEER_FLUSH: Duration = Duration::from_millis(2);
@@ -116,8 +117,7 @@ pub(crate) struct Shard {
     drained_told: Cell<bool>,
     /// What the classifiers found in pieces of prompts that may come again.
     pub(crate) piece_memory: RefCell<PieceMemory>,
-    /// Tasks that let others go first.
-    yielded: RefCell<Vec<Waker>>,
+    waits: Waits,
 }
 
 /// Runs a data thread until the process ends.
@@ -167,7 +167,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
         piece_memory: RefCell::new(PieceMemory::new(seed())),
-        yielded: RefCell::default(),
+        waits: Waits::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
@@ -187,7 +187,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let on_wake = {
         let shard = shard.clone();
         move || {
-            shard.wake_yielded();
+            shard.waits.wake_yielded();
             shard.take_messages(&mailbox, &doors);
         }
     };
@@ -258,22 +258,15 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 impl Shard {
     /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
     pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
-        let mut asked = false;
-        std::future::poll_fn(move |cx| {
-            if asked {
-                return Poll::Ready(());
-            }
-            asked = true;
-            self.yielded.borrow_mut().push(cx.waker().clone());
-            self.reactor.wake_again();
-            Poll::Pending
-        })
+        self.waits.turn(|| self.reactor.wake_again())
     }
 
-    fn wake_yielded(&self) {
-        for waker in self.yielded.take() {
-            waker.wake();
-        }
+    /// Has a classifying service asked; the answer is awaited by what is given. `None` when the control thread is stuck.
+    pub(crate) fn ask_service(&self, service: Arc<Service>, body: Vec<u8>) -> Option<Ticket<'_>> {
+        let ticket = self.waits.ticket();
+        let question = Question { shard: self.index, ticket: ticket.number, service, body };
+        self.control.try_send(FromShard::Classify(question)).ok()?;
+        Some(ticket)
     }
 
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
@@ -309,6 +302,7 @@ impl Shard {
                         self.tokens.borrow_mut().clear();
                     }
                 }
+                ToShard::Classified { ticket, tags } => self.waits.answered(ticket, tags),
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());

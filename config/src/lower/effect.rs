@@ -48,11 +48,6 @@ const fn never_reached(
     Idle { kind: "InferenceProvider", path, value: "", of_type, outcome: Outcome::NeverReached { unspoken, advice } }
 }
 
-const fn classifier(value: &'static str) -> Idle {
-    let outcome = Outcome::Instead("its tags are never given");
-    Idle { kind: "InferenceClassifier", path: &["type"], value, of_type: "", outcome }
-}
-
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
@@ -64,7 +59,15 @@ const TABLE: [Idle; 3] = [
         "use `type: Bedrock`, or `bearer` with an API key of the provider",
     ),
     idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("HTTP"),
+    Idle {
+        kind: "InferenceClassifier",
+        path: &["http", "url"],
+        value: "https:",
+        of_type: "",
+        outcome: Outcome::Instead(
+            "the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder",
+        ),
+    },
 ];
 
 pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {

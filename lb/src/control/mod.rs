@@ -7,6 +7,7 @@
 
 mod access_log;
 mod admin;
+mod asked;
 pub(crate) mod balancers;
 pub(crate) mod certificates;
 mod decisions;
@@ -42,6 +43,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
+use asked::Services;
 use balancers::Balancers;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
@@ -144,6 +146,7 @@ struct Control {
     on_ready: Option<Box<dyn FnOnce() + Send>>,
     /// Endpoints that must be ready for `on_ready`.
     endpoints_min: usize,
+    services: Services,
 }
 
 async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
@@ -186,6 +189,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         drain_until: None,
         on_ready: setup.on_ready,
         endpoints_min,
+        services: Services::default(),
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
@@ -311,6 +315,11 @@ impl Control {
                 self.endpoints.failed(endpoint, incarnation, failure);
             }
             FromShard::Told { endpoint, incarnation, text } => self.endpoints.told(endpoint, incarnation, text),
+            FromShard::Classify(question) => {
+                if let Some(shard) = self.shards.get(question.shard) {
+                    self.services.ask(question, shard.clone());
+                }
+            }
             FromShard::Log(lines) => self.access_log.write(lines),
             FromShard::KeysWanted(source) => self.keys.wanted(&source),
             FromShard::Drained => self.drained += 1,

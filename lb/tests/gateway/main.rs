@@ -23,4 +23,5 @@ mod policies;
 mod shutdown;
 mod spread;
 mod stream;
+mod tags;
 mod upstream;

@@ -209,6 +209,7 @@ mod tests {
             timeouts: EndpointTimeouts::default(),
             unusable: None,
             withheld: None,
+            dialect: crate::provider::Dialect::OpenAi,
         }
     }
 
