@@ -208,8 +208,8 @@ mod tests {
             metered: None,
             timeouts: EndpointTimeouts::default(),
             unusable: None,
-            withheld: None,
             dialect: crate::provider::Dialect::OpenAi,
+            withheld: None,
         }
     }
 
