@@ -32,8 +32,8 @@ mod peer;
 mod plan;
 #[doc(hidden)]
 pub mod probe;
-mod queue;
 mod provider;
+mod queue;
 mod quota;
 mod record;
 mod routed;

@@ -12,8 +12,8 @@ use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
 use crate::exact::Exact;
-use crate::queue::WaitingCounts;
 use crate::provider::Dialect;
+use crate::queue::WaitingCounts;
 use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;

@@ -206,14 +206,23 @@ impl Page {
             "Since when the API server does not answer, in seconds since 1970; what was in force stays",
             away,
         )?;
-        if let Some(balancers) = &self.status.balancers {
-            let help = "Other balancers heard within three seconds";
-            out.gauge("kinference_balancers_heard", help, balancers.heard)?;
-            let help = "Datagrams at the port of balancers that were not taken: forged, late, or of another version";
-            out.counter("kinference_balancers_datagrams_refused", help, balancers.refused)?;
-            let help = "Datagrams to other balancers that could not be sent";
-            out.counter("kinference_balancers_datagrams_unsent", help, balancers.unsent)?;
-        }
+        let balancers = self.status.balancers.as_ref();
+        let plain = |number: u64| (Vec::new(), number);
+        out.gauges(
+            "kinference_balancers_heard",
+            "Other balancers heard within three seconds; absent where there are none",
+            balancers.map(|balancers| plain(balancers.heard as u64)),
+        )?;
+        out.counters(
+            "kinference_balancers_datagrams_refused",
+            "Datagrams at the port of balancers that were not taken: forged, late, or of another version",
+            balancers.map(|balancers| plain(balancers.refused)),
+        )?;
+        out.counters(
+            "kinference_balancers_datagrams_unsent",
+            "Datagrams to other balancers that could not be sent",
+            balancers.map(|balancers| plain(balancers.unsent)),
+        )?;
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }

@@ -2,11 +2,12 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 
-use engine::Engine;
+use engine::step::{Parameters, StepCost};
+use engine::{Engine, Settings};
 
 use crate::support::client::request;
-use crate::support::engines::{ALIAS, MODEL, pool, slow_engine, worker_set};
-use crate::support::{Client, Driver, Gateway, Setup, chat, eventually, model_requests, stream};
+use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, worker_set};
+use crate::support::{Client, Driver, Gateway, Setup, chat, eventually, model_requests};
 
 const BALANCERS: usize = 4;
 
@@ -28,20 +29,31 @@ fn balancer(driver: Driver, engines: &[&Engine], ports: &[SocketAddr], number: u
     Setup { environment: vec![("SHARED".into(), "known to all of them".into())], ..setup }.start(driver)
 }
 
+/// An engine that reads a thousand tokens a second.
+fn slow_reader() -> Engine {
+    let cost = StepCost { base_us: 1e3, prefill_token_us: 1e3, ..StepCost::NONE };
+    engine_of(Settings { parameters: Parameters { cost, ..Parameters::default() }, ..Settings::default() })
+}
+
 fn others_in_flight(gateway: &Gateway, engine: &Engine) -> u64 {
     gateway.endpoint(engine.addr())["belief"]["otherBalancersInFlight"].as_u64().unwrap_or_default()
 }
 
 #[test]
 fn what_one_of_four_balancers_has_sent_keeps_the_others_away() {
-    let (busy, idle) = (slow_engine(20), slow_engine(20));
+    let (busy, idle) = (slow_reader(), slow_reader());
     let ports = free_ports();
     // The first knows one engine alone, and loads it.
     let first = balancer(Driver::Epoll, &[&busy], &ports, 0);
     let others: Vec<Gateway> =
         (1..BALANCERS).map(|number| balancer(Driver::Epoll, &[&busy, &idle], &ports, number)).collect();
     first.wait_for_metric("kinference_balancers_heard", &[], 3.0);
-    let send = |_| Client::sending(first.address, request("/v1/chat/completions", "", &stream(ALIAS, 2_000)));
+    // Prompts that are read for half a minute: no other endpoint is nearly as late.
+    let send = |number: u32| {
+        let prompt: String = (0..6_000).map(|word| format!("{number}.{word} ")).collect();
+        let body = chat_of(ALIAS, &prompt, 1, r#","stream":true"#);
+        Client::sending(first.address, request("/v1/chat/completions", "", &body))
+    };
     let mut clients: Vec<Client> = (0..6).map(send).collect();
     for gateway in &others {
         eventually("the load is heard of", || (others_in_flight(gateway, &busy) == 6).then_some(()));

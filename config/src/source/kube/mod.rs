@@ -1,9 +1,9 @@
 //! Documents from a Kubernetes API server.
 //!
-//! One task per resource lists and watches it ([`watch`]); one task keeps what they bring, judges the whole set after a
-//! quiet moment ([`set`]) and hands out what is new: a snapshot, the pods behind selectors, whether the server is there.
-//! Where it is away, nothing is handed out and everything stays as it is. The gateway that holds the lease ([`lease`])
-//! writes what became of each object into its status, and warnings as Events ([`writer`]).
+//! One task per resource lists and watches it (`watch`); one task keeps what they bring, judges the whole set after a
+//! quiet moment (`set`) and hands out what is new: a snapshot, the pods behind selectors, whether the server is there.
+//! Where it is away, nothing is handed out and everything stays as it is. The gateway that holds the lease (`lease`)
+//! writes what became of each object into its status, and warnings as Events (`writer`).
 //!
 //! The first snapshot waits for all six kinds, and for the Secrets they name: a set without its tenants would let everyone
 //! in. A resource that is not served or not allowed is waited for, and told of.
