@@ -247,7 +247,7 @@ fn requests_go_on_while_a_stream_says_nonsense(driver: Driver) {
 
 /// A prompt of token ids: one of a few documents, and a question that is asked once.
 fn prompt_of_ids(number: u32) -> Vec<u32> {
-    let document = (number * 2_654_435 >> 7) % 5;
+    let document = ((number * 2_654_435) >> 7) % 5;
     let question = number * 13 % 50 + 1;
     let begun = (0..100 + 40 * document).map(|at| (document * 37 + at * 11) % 190);
     begun.chain((0..question).map(|at| (number * 3 + at * 5) % 190)).collect()

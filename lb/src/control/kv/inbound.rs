@@ -208,6 +208,7 @@ mod tests {
             metered: None,
             timeouts: EndpointTimeouts::default(),
             unusable: None,
+            withheld: None,
         }
     }
 
