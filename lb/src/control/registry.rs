@@ -452,6 +452,7 @@ mod tests {
             metrics: Metrics { path: "/metrics".into(), interval: Duration::from_secs(1) },
             kv_events: None,
             tokenizer: None,
+            gpu_cost: None,
             limits: WorkerSetLimits { in_flight_per_endpoint_max: None },
             auth: None,
         }
