@@ -86,6 +86,24 @@ enum Tree {
 const DEPTH_MAX: usize = 64;
 
 impl Tree {
+    fn text(&self) -> Option<&[u8]> {
+        if let Tree::Text(text) = self { Some(text) } else { None }
+    }
+
+    fn list(&self) -> Option<&[Tree]> {
+        if let Tree::Array(items) = self { Some(items) } else { None }
+    }
+
+    fn number(&self) -> Option<i128> {
+        if let Tree::Number(number) = self { Some(*number) } else { None }
+    }
+
+    fn is_nil(&self) -> bool {
+        *self == Tree::Nil
+    }
+}
+
+impl Tree {
     /// `Err`: too deep. `None`: no value.
     fn read(rest: &mut &[u8], depth: usize) -> Result<Option<Tree>, ()> {
         if depth > DEPTH_MAX {
@@ -201,30 +219,24 @@ fn told(event: &Event<'_>) -> Told {
 fn slow_batch(tree: &Tree) -> Option<(Option<u32>, Vec<Option<Told>>)> {
     let (mut rank, mut events) = (None, Vec::new());
     let mut list = |tree: &Tree| -> Option<()> {
-        let Tree::Array(items) = tree else { return None };
-        for item in items {
+        for item in tree.list()? {
             events.push(slow_event(item)?);
         }
         Some(())
     };
-    match tree {
-        Tree::Array(items) if items.len() >= 2 => {
-            list(&items[1])?;
-            if let Some(item) = items.get(2) {
-                rank = small(item)?;
+    if let Tree::Map(pairs) = tree {
+        for (name, value) in pairs {
+            match name.text()? {
+                b"events" => list(value)?,
+                b"data_parallel_rank" => rank = small(value)?,
+                _ => {}
             }
         }
-        Tree::Map(pairs) => {
-            for (name, value) in pairs {
-                match name {
-                    Tree::Text(name) if name == b"events" => list(value)?,
-                    Tree::Text(name) if name == b"data_parallel_rank" => rank = small(value)?,
-                    Tree::Text(_) => {}
-                    _ => return None,
-                }
-            }
+    } else {
+        list(tree.list()?.get(1)?)?;
+        if let Some(item) = tree.list()?.get(2) {
+            rank = small(item)?;
         }
-        _ => return None,
     }
     Some((rank, events))
 }
@@ -242,76 +254,56 @@ const STORED: [&str; 10] = [
     "kv_cache_spec_kind",
 ];
 const REMOVED: [&str; 3] = ["block_hashes", "medium", "group_idx"];
+const WHOLE: [&[u8]; 4] = [b"full_attention", b"mla_attention", b"sink_full_attention", b"unknown"];
+
+/// The fields of an event by name, in the order they came.
+fn fields_of(tree: &Tree) -> Option<Vec<(String, &Tree)>> {
+    if let Tree::Map(pairs) = tree {
+        let named = |(name, value)| Some((String::from_utf8_lossy(Tree::text(name)?).into_owned(), value));
+        return pairs.iter().map(|(name, value)| (name, value)).map(named).collect();
+    }
+    let (kind, values) = tree.list()?.split_first()?;
+    let names: &[&str] = match kind.text() {
+        Some(b"BlockStored") => &STORED,
+        Some(b"BlockRemoved") => &REMOVED,
+        Some(_) | None => &[],
+    };
+    let known = names.iter().zip(values).map(|(name, value)| ((*name).to_owned(), value));
+    Some([(String::from("type"), kind)].into_iter().chain(known).collect())
+}
 
 fn slow_event(tree: &Tree) -> Option<Option<Told>> {
-    let mut fields: Vec<(String, &Tree)> = Vec::new();
-    match tree {
-        Tree::Map(pairs) => {
-            for (name, value) in pairs {
-                let Tree::Text(name) = name else { return None };
-                fields.push((String::from_utf8_lossy(name).into_owned(), value));
-            }
-        }
-        Tree::Array(items) => {
-            let (kind, values) = items.split_first()?;
-            fields.push((String::from("type"), kind));
-            let names: &[&str] = match kind {
-                Tree::Text(kind) if kind == b"BlockStored" => &STORED,
-                Tree::Text(kind) if kind == b"BlockRemoved" => &REMOVED,
-                _ => &[],
-            };
-            let known = names.iter().zip(values);
-            fields.extend(known.map(|(name, value)| ((*name).to_owned(), value)));
-        }
-        _ => return None,
-    }
+    let fields = fields_of(tree)?;
     for (name, value) in &fields {
         check(name, value)?;
     }
     let field = |name: &str| fields.iter().rev().find(|(found, _)| found == name).map(|(_, value)| *value);
-    let medium = match field("medium") {
-        None | Some(Tree::Nil) => "here",
-        Some(Tree::Text(text)) if text == b"GPU" || text == b"gpu" => "here",
-        Some(_) => "there",
-    };
+    let text = |name: &str| field(name).and_then(Tree::text);
+    let medium = if matches!(text("medium"), None | Some(b"GPU" | b"gpu")) { "here" } else { "there" };
     let group = field("group_idx").and_then(small).flatten().unwrap_or(0);
-    let Tree::Text(kind) = field("type")? else { return None };
-    match kind.as_slice() {
+    match text("type")? {
         b"BlockStored" => {
             let hashes = hashes(field("block_hashes")?)?;
             let block_tokens = small(field("block_size")?)??;
             let mut ids = field("token_ids").and_then(token_ids).unwrap_or_default();
             let wanted = hashes.len() as u64 * u64::from(block_tokens);
             if (ids.len() as u64) < wanted {
-                ids.clear()
-            } else {
-                ids.truncate(wanted as usize)
+                ids.clear();
             }
-            let lora = match field("lora_name") {
-                Some(Tree::Text(text)) => Some(String::from_utf8(text.clone()).ok()?),
-                _ => None,
-            };
-            let whole = match field("kv_cache_spec_kind") {
-                None | Some(Tree::Nil) => "whole",
-                Some(Tree::Text(text))
-                    if [&b"full_attention"[..], b"mla_attention", b"sink_full_attention", b"unknown"]
-                        .contains(&text.as_slice()) =>
-                {
-                    "whole"
-                }
-                Some(_) => "bounded",
-            };
-            let extras = match field("extra_keys") {
-                Some(Tree::Array(items)) if items.len() == hashes.len() => items.len(),
-                _ => 0,
-            };
+            ids.truncate(wanted as usize);
+            let lora = text("lora_name").map(|name| String::from_utf8_lossy(name).into_owned());
+            let whole = text("kv_cache_spec_kind").is_none_or(|kind| WHOLE.contains(&kind));
+            let whole = if whole { "whole" } else { "bounded" };
+            let extras = field("extra_keys").and_then(Tree::list).map_or(0, <[Tree]>::len);
+            let extras = if extras == hashes.len() { extras } else { 0 };
             let parent = field("parent_block_hash").and_then(hash).flatten();
             Some(Some(format!(
                 "stored {hashes:?} after {parent:?}, {ids:?} by {block_tokens}, {medium}, {lora:?}, group {group}, {whole}, {extras} extras"
             )))
         }
         b"BlockRemoved" => {
-            Some(Some(format!("removed {:?}, {medium}, group {group}", hashes(field("block_hashes")?)?)))
+            let hashes = hashes(field("block_hashes")?)?;
+            Some(Some(format!("removed {hashes:?}, {medium}, group {group}")))
         }
         b"AllBlocksCleared" => Some(Some(String::from("cleared"))),
         _ => Some(None),
@@ -320,34 +312,26 @@ fn slow_event(tree: &Tree) -> Option<Option<Told>> {
 
 /// Whether a field has a value of its kind, whatever event it is in.
 fn check(name: &str, value: &Tree) -> Option<()> {
-    let text_or_nil = || match value {
-        Tree::Nil => Some(()),
-        Tree::Text(text) => std::str::from_utf8(text).ok().map(|_| ()),
-        _ => None,
+    let good = match name {
+        "type" => value.text().is_some(),
+        "block_hashes" => hashes(value).is_some(),
+        "parent_block_hash" => hash(value).is_some(),
+        "token_ids" => value.is_nil() || value.list().is_some(),
+        "block_size" | "group_idx" => small(value).is_some(),
+        "medium" | "lora_name" | "kv_cache_spec_kind" => {
+            value.is_nil() || value.text().is_some_and(|text| std::str::from_utf8(text).is_ok())
+        }
+        "extra_keys" => {
+            let is_extra = |item: &Tree| item.is_nil() || item.list().is_some();
+            value.is_nil() || value.list().is_some_and(|items| items.iter().all(is_extra))
+        }
+        _ => true,
     };
-    let list_or_nil = || matches!(value, Tree::Nil | Tree::Array(_)).then_some(());
-    match name {
-        "type" => matches!(value, Tree::Text(_)).then_some(()),
-        "block_hashes" => hashes(value).map(|_| ()),
-        "parent_block_hash" => hash(value).map(|_| ()),
-        "token_ids" => list_or_nil(),
-        "block_size" | "group_idx" => small(value).map(|_| ()),
-        "medium" | "lora_name" | "kv_cache_spec_kind" => text_or_nil(),
-        "extra_keys" => match value {
-            Tree::Array(items) => items.iter().all(|item| matches!(item, Tree::Nil | Tree::Array(_))).then_some(()),
-            Tree::Nil => Some(()),
-            _ => None,
-        },
-        _ => Some(()),
-    }
+    good.then_some(())
 }
 
 fn small(tree: &Tree) -> Option<Option<u32>> {
-    match tree {
-        Tree::Nil => Some(None),
-        Tree::Number(number) => u32::try_from(*number).ok().map(Some),
-        _ => None,
-    }
+    if tree.is_nil() { Some(None) } else { u32::try_from(tree.number()?).ok().map(Some) }
 }
 
 fn hash(tree: &Tree) -> Option<Option<u64>> {
@@ -372,11 +356,9 @@ fn wide(bytes: &[u8]) -> u64 {
 }
 
 fn hashes(tree: &Tree) -> Option<Vec<u64>> {
-    let Tree::Array(items) = tree else { return None };
-    items.iter().map(|item| hash(item)?).collect()
+    tree.list()?.iter().map(|item| hash(item)?).collect()
 }
 
 fn token_ids(tree: &Tree) -> Option<Vec<u32>> {
-    let Tree::Array(items) = tree else { return None };
-    items.iter().map(|item| small(item)?).collect()
+    tree.list()?.iter().map(|item| small(item)?).collect()
 }

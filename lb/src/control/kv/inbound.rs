@@ -161,19 +161,20 @@ async fn opened(stream: TcpStream, routes: &Routes) -> Result<Connection<TcpStre
 /// Whose stream it is, which has then been told that it is open.
 async fn introduced(topic: &[u8], peer: IpAddr, payload: &[u8], routes: &Routes) -> Option<(u32, Route)> {
     let living = living(routes);
-    let route = find(topic, peer, living.iter().map(|route| (&*route.spec, route)))?.clone();
+    let route =
+        find(topic, peer, living.iter().map(|route| (route.spec.name.as_str(), route.spec.address, route)))?.clone();
     let rank = kv_event::decode(payload).ok().and_then(|batch| batch.rank).unwrap_or(0);
     route.heard.send((rank, Heard::Open)).await.ok()?;
     Some((rank, route))
 }
 
 /// The one endpoint that a topic names, or that has the address a stream comes from.
-fn find<'a, T>(topic: &[u8], peer: IpAddr, endpoints: impl Iterator<Item = (&'a EndpointSpec, T)>) -> Option<T> {
+fn find<'a, T>(topic: &[u8], peer: IpAddr, endpoints: impl Iterator<Item = (&'a str, SocketAddr, T)>) -> Option<T> {
     let named = topic.split(|byte| *byte == b'@').nth(1).and_then(|name| std::str::from_utf8(name).ok());
     let (mut by_name, mut by_topic_ip, mut by_peer) = (Vec::new(), Vec::new(), Vec::new());
-    for (spec, found) in endpoints {
-        let ip = spec.address.ip().to_canonical();
-        if named == Some(&spec.name) || named == Some(&spec.address.to_string()) {
+    for (name, address, found) in endpoints {
+        let ip = address.ip().to_canonical();
+        if named == Some(name) || named == Some(&address.to_string()) {
             by_name.push(found);
         } else if named.and_then(|name| name.parse::<IpAddr>().ok()).is_some_and(|named| named.to_canonical() == ip) {
             by_topic_ip.push(found);
@@ -188,36 +189,12 @@ fn find<'a, T>(topic: &[u8], peer: IpAddr, endpoints: impl Iterator<Item = (&'a 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{EndpointId, EndpointTimeouts};
-
-    fn spec(address: &str) -> EndpointSpec {
-        EndpointSpec {
-            id: EndpointId(0),
-            incarnation: 0,
-            name: address.to_owned(),
-            backend: policy::Backend::Local,
-            address: address.parse().unwrap(),
-            other_addresses: Vec::new(),
-            tls: None,
-            host_header: String::new(),
-            path_prefix: String::new(),
-            credential: None,
-            model: String::new(),
-            kind: String::new(),
-            in_flight_max: None,
-            metered: None,
-            timeouts: EndpointTimeouts::default(),
-            unusable: None,
-            dialect: crate::provider::Dialect::OpenAi,
-            withheld: None,
-        }
-    }
 
     #[test]
     fn a_stream_belongs_to_whom_its_topic_names_or_else_to_whom_its_address_has() {
-        let all = ["10.0.0.5:8000", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.0.7:8000"].map(spec);
+        let all = ["10.0.0.5:8000", "10.0.0.6:8000", "10.0.0.6:8001", "10.0.0.7:8000"];
         let whose = |topic: &str, peer: &str| {
-            let named = all.iter().map(|spec| (spec, spec.name.as_str()));
+            let named = all.into_iter().map(|name| (name, name.parse().unwrap(), name));
             find(topic.as_bytes(), peer.parse().unwrap(), named)
         };
         for (topic, peer, found) in [
