@@ -17,7 +17,7 @@ const ROUNDS: usize = 5;
 pub(crate) fn limits() {
     println!("limits of tenants, {TENANTS} tenants, {THREADS} threads, {REQUESTS} requests each a round");
     for _ in 0..ROUNDS {
-        report("clock alone", round(|_, _| 0));
+        report("clock alone", &round(|_, _| 0));
         let accounts: Vec<Account> = (0..TENANTS).map(|_| Account::default()).collect();
         let limits = Limits {
             requests: Some(Rate::per_minute(1_000_000)),
@@ -26,7 +26,7 @@ pub(crate) fn limits() {
         };
         report(
             "let in, reserve, settle, leave",
-            round(|number, now_ns| one(&accounts[number % TENANTS], limits, now_ns)),
+            &round(|number, now_ns| one(&accounts[number % TENANTS], limits, now_ns)),
         );
     }
 }
@@ -68,7 +68,7 @@ fn round(work: impl Fn(usize, u64) -> u64 + Sync) -> Vec<u64> {
     all
 }
 
-fn report(name: &str, times: Vec<u64>) {
+fn report(name: &str, times: &[u64]) {
     let at = |quantile: f64| times.get((times.len() as f64 * quantile) as usize).copied().unwrap_or(0) as f64 / 1e3;
     println!("  {name:<32} p50 {:>7.3} us  p99 {:>7.3} us  p99.9 {:>8.3} us", at(0.5), at(0.99), at(0.999));
 }

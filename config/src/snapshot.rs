@@ -270,9 +270,11 @@ impl Provider {
     #[must_use]
     pub fn never_reached(&self) -> Option<&'static str> {
         match (self.api, &self.auth) {
-            (ProviderApi::Bedrock, _) => Some("the Bedrock API is not supported by this version"),
-            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => Some("awsSigV4 is not supported by this version"),
-            (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
+            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => {
+                Some("awsSigV4 signs requests of `type: Bedrock` only")
+            }
+            (ProviderApi::Bedrock, _)
+            | (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
         }
     }
 }
@@ -530,6 +532,22 @@ fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
 #[must_use]
 pub fn comparable_name(name: &str) -> String {
     if name.contains("://") { name.to_owned() } else { name.to_ascii_lowercase() }
+}
+
+impl Tenant {
+    /// A tenant that nobody can call as.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn without_keys(id: ResourceId) -> Self {
+        Self {
+            id,
+            key_sha256: Vec::new(),
+            key_files: Vec::new(),
+            jwt: None,
+            client_certificate_san: None,
+            limits: RateLimits::default(),
+            priority: 0,
+        }
+    }
 }
 
 impl Pool {

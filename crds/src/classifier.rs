@@ -31,7 +31,7 @@ use crate::value::Duration;
     ],
 ]))]
 pub struct InferenceClassifierSpec {
-    /// What it looks for. `HTTP` is not in this version (K0112).
+    /// What it looks for.
     #[serde(rename = "type")]
     pub classifier: ClassifierType,
     /// PII only: the kinds looked for. Absent: e-mail addresses, telephone numbers, payment and bank numbers, numbers of persons
@@ -167,7 +167,8 @@ fn whole_word() -> bool {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpClassifier {
-    /// Where the text is sent by POST.
+    /// Where the text is sent by POST: `{"classifier": NAME, "texts": [{"role": "user", "text": "..."}]}`. The answer is
+    /// `{"tags": ["..."]}`. Only `http://` in this version (K0112).
     #[schemars(extend("format" = "url"))]
     pub url: String,
     /// How long an answer may take.

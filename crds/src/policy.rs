@@ -314,6 +314,10 @@ pub struct Route {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Queue {
     /// Longest wait, 1ms to 10m; then the request is decided once more, and refused if still nobody can take it.
+    #[schemars(extend("x-cel" = [[
+        "duration(self) >= duration('1ms') && duration(self) <= duration('10m')",
+        "the wait must be from 1ms to 10m"
+    ]]))]
     pub max_wait: Duration,
     /// Most requests that wait under this rule, over all data threads; one more is refused at once.
     #[serde(default = "queue_length")]

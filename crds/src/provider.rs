@@ -10,11 +10,12 @@ use crate::value::Duration;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct InferenceProviderSpec {
-    /// Which API it speaks. `Bedrock` is not in this version (K0112): use `OpenAI` with Bedrock's compatible endpoint.
+    /// Which API it speaks.
     #[serde(rename = "type")]
     pub api: ProviderType,
     /// URL that goes before every API path, in place of a leading `/v1` where it has a path of its own: `http://h/a` makes
-    /// `/a/chat/completions` of `/v1/chat/completions`, `http://h` leaves it.
+    /// `/a/chat/completions` of `/v1/chat/completions`, `http://h` leaves it. For Bedrock it goes before `/model/...`, mostly
+    /// `https://bedrock-runtime.REGION.amazonaws.com`.
     #[serde(rename = "baseURL")]
     #[schemars(extend("format" = "url"))]
     pub base_url: String,
@@ -55,7 +56,7 @@ pub struct ProviderTls {
 pub enum ProviderType {
     /// OpenAI's, or any compatible one: Databricks, Bedrock's compatible endpoint, Azure v1, vLLM elsewhere.
     OpenAI,
-    /// Bedrock's Converse; not in this version.
+    /// Bedrock's Converse: chat completions, whole and streamed, and nothing else.
     Bedrock,
 }
 
@@ -107,13 +108,13 @@ fn currency() -> String {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Limits {
-    /// Requests begun in any minute. An InferenceProvider at this limit is passed over; an InferenceTenant at
-    /// it is answered 429.
+    /// Requests a minute. An InferenceProvider is passed over when it was sent so many in the last sixty seconds. An
+    /// InferenceTenant may begin so many at once after a minute of rest, and they come back evenly; beyond that it gets 429.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens in any minute: reserved when a request is sent, as estimated and with `max_tokens`, and settled
-    /// by what the answer says. An InferenceProvider at this limit is passed over; an InferenceTenant at it is answered 429.
+    /// Prompt and answer tokens a minute, in the same way: reserved when a request is sent, as estimated and with `max_tokens`, and
+    /// settled by what the answer says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub tokens_per_minute: Option<u64>,

@@ -44,7 +44,8 @@ pub struct Auth {
     /// Sent as a header of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_header: Option<ApiKeyHeader>,
-    /// Requests are signed with AWS Signature Version 4. Not in this version (K0112).
+    /// Requests are signed with AWS Signature Version 4. For providers of `type: Bedrock`; others are never ready with it
+    /// (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "awsSigV4")]
     pub aws_sig_v4: Option<AwsSigV4>,
 }

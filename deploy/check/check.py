@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,8 @@ from process import demo, find_name, run_rendering
 
 DEPLOY = pathlib.Path(__file__).resolve().parent.parent
 CHART = DEPLOY / "helm" / "kinference"
+# The chart with its links resolved, as a package holds it; Helm tells of every link that it follows.
+UNPACKED = pathlib.Path(tempfile.mkdtemp(prefix="kinference-chart-")) / "kinference"
 # The oldest that the chart allows, and the newest that there are schemas for.
 KUBERNETES = ["1.30.0", "1.37.0"]
 # Of Helm alone; plain manifests are nobody's release.
@@ -39,7 +42,7 @@ def expect(condition, message):
 
 def render(values):
     """The files of the chart, rendered by Helm with these values over its defaults."""
-    with helm_python.Chart.load(CHART) as chart:
+    with helm_python.Chart.load(UNPACKED) as chart:
         chart.validate_schema(values)
         return chart.render(values, name="kinference", namespace="kinference")
 
@@ -121,12 +124,16 @@ REFUSED = [
     ({"resources": {"source": "Files", "documents": {"a.yaml": "x"}, "existingConfigMap": "b"}}, "both"),
     ({"resources": {"secrets": [{"namespace": "default"}]}}, "names"),
     ({"seccompProfile": {"type": "Localhost"}}, "localhostProfile"),
-    ({"hostNetwork": True, "networkPolicy": {"enabled": True}}, "firewall"),
-    ({"hostNetwork": True, "sysctls": [{"name": "a", "value": "b"}]}, "node"),
+    ({"hostNetwork": True}, "firewall"),
+    ({"podMonitor": {"enabled": True}}, "networkPolicy.monitoring"),
+    ({"hostNetwork": True, "networkPolicy": {"enabled": False}, "sysctls": [{"name": "a", "value": "b"}]}, "node"),
     ({"image": {"digest": "sha256:abc"}}, "digest"),
     ({"address": "10.0.0.1"}, "address"),
     ({"admin": {"loopbackOnly": True}}, "kubelet"),
-    ({"hostNetwork": True, "admin": {"loopbackOnly": True}, "podMonitor": {"enabled": True}}, "Prometheus"),
+    (
+        {"hostNetwork": True, "networkPolicy": {"enabled": False}, "admin": {"loopbackOnly": True}, "podMonitor": {"enabled": True}},
+        "Prometheus",
+    ),
 ]
 
 
@@ -141,7 +148,7 @@ def check_refusals():
 
 def check_lint():
     for name, values in renderings().items():
-        report = helm_python.lint(CHART, values, strict=True, namespace="kinference")
+        report = helm_python.lint(UNPACKED, values, strict=True, namespace="kinference")
         worst = [m for m in report["messages"] if m["severity"] > 1] + report["errors"]
         expect(not worst, f"lint, {name}: {worst}")
 
@@ -250,13 +257,13 @@ def check_access(name, found, values):
         expect("*" not in everything, f"{name}: {key} has a wildcard")
         verbs, resources = set(rule["verbs"]), set(rule["resources"])
         if "secrets" in resources:
-            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"get", "list", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
+            expect(key[0] == "Role" and rule.get("resourceNames") and verbs == {"list", "watch"}, f"{name}: {key} reads more of Secrets than those it names")
         elif rule["apiGroups"] == ["kinference.buoyant.io"]:
             status = {f"inference{kind}/status" for kind in KINDS}
             plain = {f"inference{kind}" for kind in KINDS}
-            allowed = {"get", "list", "watch"} if resources == plain else {"patch"} if resources == status else None
+            allowed = {"list", "watch"} if resources == plain else {"patch"} if resources == status else None
             expect(verbs == allowed, f"{name}: {key}: {sorted(resources)} {sorted(verbs)}")
-        elif verbs - {"get", "list", "watch"}:
+        elif verbs - {"list", "watch"}:
             expect(resources <= {"leases", "events"}, f"{name}: {key} writes {sorted(resources)}")
     needed = values.get("resources", {}).get("source", "Kubernetes") == "Kubernetes" and values.get("rbac", {}).get("create", True)
     expect(bool(rules) == needed, f"{name}: rules are there or missing against the source of the resources")
@@ -368,6 +375,13 @@ def check_profile(binary):
     return f"{len(names)} calls are enough for io_uring and for epoll; where io_uring is refused, epoll is used"
 
 
+def check_dockerfile():
+    said = subprocess.run(
+        [pathlib.Path(sys.executable).with_name("hadolint"), "--no-color", DEPLOY / "docker/Dockerfile"], capture_output=True, text=True
+    )
+    expect(said.returncode == 0, f"hadolint: {said.stdout}{said.stderr}")
+
+
 def check_image(binary):
     """What the image holds is enough: the demo runs with it as its root, as the image's user, and finds names in files."""
     with tempfile.TemporaryDirectory() as folder:
@@ -392,6 +406,14 @@ def main():
     parser.add_argument("--binary", type=pathlib.Path, help="the kinference binary: every rendering is run with it")
     options = parser.parse_args()
 
+    shutil.copytree(CHART, UNPACKED, symlinks=False)
+    try:
+        return check_all(options)
+    finally:
+        shutil.rmtree(UNPACKED.parent)
+
+
+def check_all(options):
     check_every_value_is_tried()
     check_refusals()
     print(f"chart: Helm {helm_python.helm_sdk_version()}, {len(REFUSED)} wrong sets of values refused with a reason")
@@ -413,6 +435,7 @@ def main():
         check_metrics(queries, demo(options.binary)[1])
         print("alerts and dashboard: every metric is one of the process")
     print(f"unit: {check_unit()}")
+    check_dockerfile()
     if options.binary:
         print(f"image: {check_image(options.binary)}")
     print(f"seccomp profile: {check_profile(options.binary)}")

@@ -34,6 +34,15 @@ enum Work {
     Prompt(u64),
 }
 
+/// Whether an answer came to its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// All of it: what is told of its usage is the last word.
+    Whole,
+    /// A part: what is told may be what held at its beginning.
+    Part,
+}
+
 /// What a tenant may use.
 pub(crate) fn limits_of(tenant: &Tenant) -> Limits {
     let limits = &tenant.limits;
@@ -83,14 +92,19 @@ impl<'p> Allowance<'p> {
         };
     }
 
-    /// It is over. `pieces` of text came of an answer whose usage is not told.
-    pub(crate) fn settle(&mut self, usage: &Usage, pieces: u64, now_us: u64) {
+    /// It is over. `pieces` of text came, which count where the usage of the answer is not told to its end.
+    pub(crate) fn settle(&mut self, usage: &Usage, pieces: u64, came: Came, now_us: u64) {
         let Some(mut admitted) = self.admitted.take() else { return };
         let estimated = match self.work {
             Work::None => None,
             Work::Prompt(tokens) => Some(tokens.saturating_add(pieces)),
         };
-        let told = usage.prompt_tokens.map(|prompt| prompt.saturating_add(usage.completion_tokens.unwrap_or(pieces)));
+        let answered = match (usage.completion_tokens, came) {
+            (Some(told), Came::Whole) => told,
+            (Some(told), Came::Part) => told.max(pieces),
+            (None, Came::Whole | Came::Part) => pieces,
+        };
+        let told = usage.prompt_tokens.map(|prompt| prompt.saturating_add(answered));
         admitted.settle(told.or(estimated).unwrap_or(0), ns(now_us));
     }
 
@@ -212,11 +226,13 @@ mod tests {
     fn what_is_charged_is_what_was_told_or_else_the_prompt_and_the_pieces_that_came() {
         let told = Usage { prompt_tokens: Some(100), completion_tokens: Some(7), cached_tokens: Some(90) };
         let prompt_told = Usage { completion_tokens: None, ..told };
-        for (begun, usage, pieces, left) in [
-            (Some(120), told, 3, 1_000 - 107),
-            (Some(120), prompt_told, 3, 1_000 - 103),
-            (Some(120), Usage::default(), 3, 1_000 - 123),
-            (None, Usage::default(), 0, 1_000),
+        for (begun, usage, pieces, came, left) in [
+            (Some(120), told, 9, Came::Whole, 1_000 - 107),
+            (Some(120), told, 9, Came::Part, 1_000 - 109),
+            (Some(120), told, 3, Came::Part, 1_000 - 107),
+            (Some(120), prompt_told, 3, Came::Part, 1_000 - 103),
+            (Some(120), Usage::default(), 3, Came::Part, 1_000 - 123),
+            (None, Usage::default(), 0, Came::Part, 1_000),
         ] {
             let account = Account::default();
             let limits = Limits { tokens: Some(Rate::per_minute(1_000)), ..Limits::default() };
@@ -227,7 +243,7 @@ mod tests {
             if let Some(prompt_tokens) = begun {
                 allowance.begun(prompt_tokens, Purpose::Generate);
             }
-            allowance.settle(&usage, pieces, 0);
+            allowance.settle(&usage, pieces, came, 0);
             assert_eq!(account.standing(limits, 0).tokens.unwrap().remaining, left);
             assert_eq!(account.in_flight(), 0);
         }

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use config::snapshot::ResponseModel;
 use policy::{Api, Backend};
 use predictor::fleet::{self, Ended};
 
@@ -9,16 +10,19 @@ use crate::body::Message;
 use crate::charge;
 use crate::conn::Client;
 use crate::decide::Choice;
-use crate::error::UpstreamError;
+use crate::endpoints::Endpoint;
+use crate::error::{Refused, UpstreamError};
 use crate::flight::Flight;
+use crate::forward::{self, Patience};
 use crate::mailbox::Failure;
 use crate::openai::edit::Edits;
 use crate::openai::request::{Delivery, Purpose, Request};
 use crate::plan::EndpointId;
+use crate::provider::{self, Ask, Dialect, Shown, Translated};
 use crate::record::Record;
 use crate::routed::Routed;
 use crate::shard::{Shard, unix_ms};
-use crate::upstream::{self, Answer, Deadline, Encoding, NoAnswer, Upstream};
+use crate::upstream::{self, Answer, Content, Deadline, Encoding, NoAnswer, Passed, Upstream};
 use crate::verdict::{Verdict, back_off, judge};
 
 /// An answer that has begun to come, and what it belongs to.
@@ -36,14 +40,26 @@ pub(crate) enum Attempted<'p> {
     Answered(Box<Held<'p>>),
     /// The endpoint said that it is busy; that answer is for the client if nobody else has a better one.
     Busy(Box<Held<'p>>),
-    /// A provider's answer is nothing for the client. Another provider may be asked.
-    Unusable(UpstreamError),
-    /// There was no answer, and nothing came of the request. Another endpoint may be asked.
-    Failed(UpstreamError),
-    /// There was no answer, and there must be no other attempt.
-    Lost(UpstreamError),
+    /// There is no answer for the client. Another endpoint may be asked.
+    Failed {
+        /// For the client if nobody else has anything better.
+        why: Refused,
+        /// Whether asking another endpoint counts in the budget of retries.
+        budget: Budget,
+    },
+    /// There is no answer, and there must be no other attempt; this is for the client.
+    Over(Refused),
     /// The client has gone.
     ClientGone,
+}
+
+/// Whether another attempt counts in the budget of retries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Budget {
+    /// The endpoint answered: whoever asks another one does so on its behalf.
+    Needed,
+    /// Nothing was asked of it.
+    NotNeeded,
 }
 
 /// The endpoints that a request was sent to.
@@ -76,27 +92,34 @@ pub(crate) async fn make<'p>(
     turn: fleet::Attempt,
     record: &mut Record<'p>,
 ) -> Attempted<'p> {
-    let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
-    let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
     let (rewrites, headers) = choice.changes(routed.pool);
     let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
     let edits = edits.rewriting(rewrites, routed.api, &routed.request, message.body());
-    let upstream = Upstream {
-        endpoint: &choice.endpoint,
-        edits: &edits,
-        request_id: &record.entry.request_id,
-        target: routed.target.as_deref(),
-        encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
-        deadline,
-        headers,
+    let translated = match translated(&choice, routed, &edits, message) {
+        None => None,
+        Some(Ok(translated)) => Some(translated),
+        Some(Err(refusal)) => return not_put(&refusal),
     };
+    let content = match &translated {
+        None => Content::Passed(Passed {
+            edits: &edits,
+            target: routed.target.as_deref(),
+            encoding: if routed.api == Api::Other { Encoding::AsAsked } else { Encoding::Plain },
+            headers,
+        }),
+        Some(translated) => Content::Translated(translated),
+    };
+    let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
+    let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
+    let upstream = Upstream { endpoint: &choice.endpoint, content, request_id: &record.entry.request_id, deadline };
     let failed = |flight: &mut Flight, error: UpstreamError| {
         flight.end(Ended::Failed);
         if let Some(failure) = failure_of(error) {
             shard.report_failure(&choice.endpoint, failure);
         }
+        Refused::Upstream(error)
     };
-    let answer = match upstream::attempt(shard, client, &upstream, message).await {
+    let mut answer = match upstream::attempt(shard, client, &upstream, message).await {
         Ok(answer) => answer,
         Err(NoAnswer::ClientGone) => {
             flight.end(Ended::Aborted);
@@ -105,27 +128,120 @@ pub(crate) async fn make<'p>(
             return Attempted::ClientGone;
         }
         Err(NoAnswer::Failed(error)) => {
-            failed(&mut flight, error);
-            return Attempted::Failed(error);
+            return Attempted::Failed { why: failed(&mut flight, error), budget: Budget::NotNeeded };
         }
         Err(NoAnswer::Lost(error)) => {
-            failed(&mut flight, error);
+            let why = failed(&mut flight, error);
             charge::begun(routed, &choice, record);
-            return Attempted::Lost(error);
+            return Attempted::Over(why);
         }
     };
-    match judge(answer.head.status, choice.endpoint.spec.backend) {
-        Verdict::Deliver => Attempted::Answered(Box::new(Held { answer, choice, flight, deadline })),
+    if let Some(translated) = &translated {
+        if answer.head.status != 200 {
+            return Box::pin(refused_in_other_words(shard, client, &choice, flight, answer, deadline)).await;
+        }
+        answer.translation = Some(translated.answer(shown(routed, &choice, record)));
+    }
+    judged(shard, Held { answer, choice, flight, deadline })
+}
+
+/// What the head of an answer means.
+fn judged<'p>(shard: &Shard, mut held: Held<'p>) -> Attempted<'p> {
+    let endpoint = held.choice.endpoint.clone();
+    match judge(held.answer.head.status, endpoint.spec.backend) {
+        Verdict::Deliver => Attempted::Answered(Box::new(held)),
         Verdict::Refusal(failure) => {
-            refused_by(shard, &choice, failure, &answer);
-            flight.end(Ended::Refused);
-            Attempted::Busy(Box::new(Held { answer, choice, flight, deadline }))
+            refused_by(shard, &endpoint, failure, &held.answer);
+            held.flight.end(Ended::Refused);
+            Attempted::Busy(Box::new(held))
         }
         Verdict::Unusable(error, failure) => {
-            shard.report_failure(&choice.endpoint, failure);
-            flight.end(Ended::Refused);
-            Attempted::Unusable(error)
+            shard.report_failure(&endpoint, failure);
+            held.flight.end(Ended::Refused);
+            Attempted::Failed { why: Refused::Upstream(error), budget: Budget::Needed }
         }
+    }
+}
+
+/// The request in the words of the endpoint's own API; `None` where it speaks the client's.
+fn translated(
+    choice: &Choice<'_>,
+    routed: &Routed<'_>,
+    edits: &Edits,
+    message: &Message,
+) -> Option<Result<Translated, bedrock::Refusal>> {
+    let spec = &choice.endpoint.spec;
+    let signer = match &spec.dialect {
+        Dialect::OpenAi => return None,
+        Dialect::Bedrock { signer } => signer.as_ref(),
+    };
+    let (_, headers) = choice.changes(routed.pool);
+    Some(Translated::to_bedrock(&Ask {
+        spec,
+        signer,
+        api: routed.api,
+        body: &edits.applied(message.body()),
+        model: choice.upstream_model,
+        headers,
+        now_unix_s: unix_ms() / 1_000,
+    }))
+}
+
+/// What cannot be put in the endpoint's words; another endpoint may have some for it.
+fn not_put<'p>(refusal: &bedrock::Refusal) -> Attempted<'p> {
+    let why = provider::refused(refusal);
+    match refusal.retry() {
+        bedrock::Retry::Never => Attempted::Over(why),
+        bedrock::Retry::Elsewhere | bedrock::Retry::Again => Attempted::Failed { why, budget: Budget::NotNeeded },
+    }
+}
+
+fn shown(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Shown {
+    let model = match routed.pool.response_model {
+        ResponseModel::Requested => &routed.request.model,
+        ResponseModel::Actual => choice.upstream_model,
+    };
+    let id = format!("chatcmpl-{}", record.entry.request_id);
+    Shown { id, created_unix_s: unix_ms() / 1_000, model: model.to_owned() }
+}
+
+/// An error of an endpoint that speaks another API: read, and said in our words.
+async fn refused_in_other_words<'p>(
+    shard: &Rc<Shard>,
+    client: &Client,
+    choice: &Choice<'p>,
+    mut flight: Flight,
+    mut answer: Answer,
+    deadline: Deadline,
+) -> Attempted<'p> {
+    let endpoint = &choice.endpoint;
+    let idle = endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
+    let head = &answer.head;
+    let error_type = head.headers.named(&answer.received, "x-amzn-errortype").next();
+    let error_type = error_type.and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned);
+    let status = head.status;
+    let Some(body) = forward::collect(client, &mut answer, Patience { idle, deadline }).await else {
+        flight.end(Ended::Aborted);
+        return Attempted::ClientGone;
+    };
+    let failure = bedrock::Failure::of_answer(status, error_type.as_deref(), &body);
+    flight.end(Ended::Refused);
+    if let Some(text) = failure.operator_detail() {
+        shard.tell_operator(endpoint, text);
+    }
+    let mut retry_after_s = None;
+    if let Some(failure) = provider::failure_of(failure.fault()) {
+        shard.report_failure(endpoint, failure);
+        if failure == Failure::Busy {
+            let pause = back_off(&answer.head.headers, &answer.received, unix_ms());
+            shard.back_off(endpoint, pause);
+            retry_after_s = u32::try_from(pause.as_secs().max(1)).ok();
+        }
+    }
+    let why = provider::failed(&failure, retry_after_s);
+    match failure.retry() {
+        bedrock::Retry::Never => Attempted::Over(why),
+        bedrock::Retry::Elsewhere | bedrock::Retry::Again => Attempted::Failed { why, budget: Budget::Needed },
     }
 }
 
@@ -139,11 +255,11 @@ fn taught_by(request: &Request) -> Delivery {
 
 /// The endpoint says it is busy or broken, before anything of an answer. A provider that is busy is left alone for a while; an
 /// engine is judged by its metrics.
-fn refused_by(shard: &Shard, choice: &Choice<'_>, failure: Failure, answer: &Answer) {
-    shard.report_failure(&choice.endpoint, failure);
-    match (choice.endpoint.spec.backend, failure == Failure::Busy) {
+fn refused_by(shard: &Shard, endpoint: &Endpoint, failure: Failure, answer: &Answer) {
+    shard.report_failure(endpoint, failure);
+    match (endpoint.spec.backend, failure == Failure::Busy) {
         (Backend::External, true) => {
-            shard.back_off(&choice.endpoint, back_off(&answer.head.headers, &answer.received, unix_ms()));
+            shard.back_off(endpoint, back_off(&answer.head.headers, &answer.received, unix_ms()));
         }
         (Backend::External | Backend::Local, _) => {}
     }

@@ -74,10 +74,24 @@ pub(crate) enum Refused {
     },
     /// Every attempt failed before the first byte.
     Upstream(UpstreamError),
+    /// What a provider that speaks another API says, in our words.
+    Provider(Box<Said>),
     /// No configuration is in force yet.
     NotConfigured,
     /// A bug of ours; the connection ends.
     Internal,
+}
+
+/// What a provider that speaks another API says instead of an answer, or why it was not asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) status: u16,
+    pub(crate) kind: &'static str,
+    pub(crate) code: &'static str,
+    /// The place in the request.
+    pub(crate) param: Option<String>,
+    pub(crate) message: String,
+    pub(crate) retry_after_s: Option<u32>,
 }
 
 /// How an attempt failed before the first byte.
@@ -105,18 +119,18 @@ pub(crate) enum UpstreamError {
 
 /// How an error is shown.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct Shape<'a> {
     status: u16,
     kind: &'static str,
     code: &'static str,
-    param: Option<&'static str>,
+    param: Option<&'a str>,
 }
 
 const INVALID: &str = "invalid_request_error";
 const SERVER: &str = "server_error";
 
 impl Refused {
-    fn shape(&self) -> Shape {
+    fn shape(&self) -> Shape<'_> {
         let shape = |status, kind, code| Shape { status, kind, code, param: None };
         match self {
             Self::Head(HeadError::TooManyHeaders) => shape(431, INVALID, "too_many_headers"),
@@ -157,6 +171,9 @@ impl Refused {
             Self::Upstream(UpstreamError::Redirect) => shape(502, SERVER, "upstream_redirect"),
             Self::Upstream(UpstreamError::Unauthorized) => shape(502, SERVER, "upstream_unauthorized"),
             Self::Upstream(UpstreamError::Forbidden) => shape(502, SERVER, "upstream_forbidden"),
+            Self::Provider(said) => {
+                Shape { status: said.status, kind: said.kind, code: said.code, param: said.param.as_deref() }
+            }
             Self::NotConfigured => shape(503, SERVER, "not_configured"),
             Self::Internal => shape(500, SERVER, "internal_error"),
         }
@@ -181,7 +198,8 @@ impl Refused {
             Self::ModelNotFound(_) => "model_not_found",
             Self::NoReadyEndpoint { .. } | Self::NoEndpointForPath | Self::NotConfigured => "no_ready_endpoint",
             Self::Overloaded { .. } => "overloaded",
-            Self::Upstream(_) => "upstream_error",
+            Self::Provider(said) if said.status == 400 => "bad_request",
+            Self::Upstream(_) | Self::Provider(_) => "upstream_error",
             Self::BodyBudget => "memory_exhausted",
             Self::Internal => "internal_error",
             Self::Head(_)
@@ -209,6 +227,9 @@ impl Refused {
     pub(crate) fn retry_after_s(&self) -> Option<u32> {
         if let Self::OverLimit(exceeded) = self {
             return Some(allowance::retry_after_s(exceeded));
+        }
+        if let Self::Provider(said) = self {
+            return said.retry_after_s;
         }
         let helps = matches!(
             self,
@@ -283,6 +304,7 @@ impl Refused {
                 format!("All endpoints are at their limits (rule `{rule}`); try again shortly.")
             }
             Self::Denied { message, .. } => message.clone(),
+            Self::Provider(said) => said.message.clone(),
             Self::Upstream(UpstreamError::Connect) => "The endpoint cannot be reached.".into(),
             Self::Upstream(UpstreamError::OutOfSockets) => {
                 "The gateway has no more sockets; try again shortly, or raise its limit of open files.".into()

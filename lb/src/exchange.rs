@@ -10,12 +10,12 @@ use predictor::fleet::{Attempt, Ended};
 
 use crate::allowance::Allowance;
 use crate::ask;
-use crate::attempt::{self, Attempted, Held, Tried};
+use crate::attempt::{self, Attempted, Budget, Held, Tried};
 use crate::body::{self, CODINGS_ACCEPTED, Message, NoBody};
 use crate::charge;
 use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
-use crate::error::{Refused, UpstreamError};
+use crate::error::Refused;
 use crate::exact;
 use crate::flight::Retry;
 use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
@@ -202,15 +202,11 @@ async fn route<'p>(
                 last.busy = Some(held);
                 Budget::Needed
             }
-            Attempted::Unusable(error) => {
-                last.failed = Some(error);
-                Budget::Needed
+            Attempted::Failed { why, budget } => {
+                last.failed = Some(why);
+                budget
             }
-            Attempted::Failed(error) => {
-                last.failed = Some(error);
-                Budget::NotNeeded
-            }
-            Attempted::Lost(error) => return refuse(shard, client, record, &Refused::Upstream(error)).await,
+            Attempted::Over(refused) => return refuse(shard, client, record, &refused).await,
             Attempted::ClientGone => {
                 record.entry.outcome = "client_gone";
                 record.entry.status = CLIENT_CLOSED_REQUEST;
@@ -228,20 +224,13 @@ async fn route<'p>(
     }
 }
 
-/// Whether another attempt counts in the budget of retries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Budget {
-    Needed,
-    NotNeeded,
-}
-
 /// How attempts have ended so far.
 #[derive(Default)]
 struct Last<'p> {
     /// An endpoint said that it is busy; that answer is for the client if nobody else has a better one.
     busy: Option<Box<Held<'p>>>,
     /// An attempt got no answer.
-    failed: Option<UpstreamError>,
+    failed: Option<Refused>,
 }
 
 /// Nobody else is left to be tried: the client gets the best of what the attempts gave, or `refused` where there was none.
@@ -258,7 +247,7 @@ async fn conclude<'p>(
             record.chosen(routed.pool, routed.plan, &held.choice);
             deliver(shard, client, routed, held, record).await
         }
-        (None, Some(error)) => refuse(shard, client, record, &Refused::Upstream(error)).await,
+        (None, Some(why)) => refuse(shard, client, record, &why).await,
         (None, None) => {
             record.refused_by(&refused, routed.pool);
             refuse(shard, client, record, &refused).await

@@ -33,6 +33,7 @@ mod plan;
 #[doc(hidden)]
 pub mod probe;
 mod queue;
+mod provider;
 mod quota;
 mod record;
 mod routed;
@@ -46,6 +47,7 @@ mod time;
 mod tls;
 mod upstream;
 mod verdict;
+mod waits;
 
 pub use io::{Driver, DriverInUse};
 

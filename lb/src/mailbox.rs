@@ -5,7 +5,7 @@ use std::sync::mpsc as std_mpsc;
 
 use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use predictor::fleet::Evidence;
+use predictor::fleet::{Evidence, PeerSums};
 
 use crate::decisions::{DecisionReport, Wanted};
 use crate::exact;
@@ -15,6 +15,7 @@ use crate::metrics::ShardReport;
 use crate::peer::PeerBatch;
 use crate::plan::{EndpointId, Plan};
 use crate::sys::Waker;
+use crate::tags::remote::Question;
 use crate::tls::{Acceptor, TlsFault};
 
 /// Messages a data thread's box holds. Peers send at most one batch every 2 ms each, so this is seconds of a stall.
@@ -66,6 +67,10 @@ pub(crate) enum ToShard {
         /// What to accept with.
         acceptor: Acceptor,
     },
+    /// What another balancer has sent to endpoints.
+    Told(Arc<[ToldSums]>),
+    /// Send what this process has sent to endpoints and has not got back.
+    Sums(std_mpsc::SyncSender<Vec<OwnSums>>),
     /// What a helper thread made of the body of a request that waits under this ticket.
     Tokenized {
         /// Which request.
@@ -75,12 +80,43 @@ pub(crate) enum ToShard {
     },
     /// The public keys that tokens are checked with from now on.
     Keys(Arc<Keyring>),
+    /// A classifying service has answered, with the places of its tags, or not.
+    Classified {
+        /// What was asked.
+        ticket: u64,
+        /// None when there is no answer.
+        tags: Option<Box<[u16]>>,
+    },
     /// Send a copy of all counts and beliefs.
     Report(std_mpsc::SyncSender<ShardReport>),
     /// Send what is kept of the last decisions.
     Decisions(Wanted, std_mpsc::SyncSender<Vec<DecisionReport>>),
     /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.
     Drain,
+}
+
+/// What another balancer has sent to an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToldSums {
+    /// Who.
+    pub(crate) balancer: u64,
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Ignored when the number has been given to another since.
+    pub(crate) incarnation: u64,
+    /// What.
+    pub(crate) sums: PeerSums,
+}
+
+/// What this process has sent to an endpoint, as a data thread counts it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnSums {
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Which one at that number.
+    pub(crate) incarnation: u64,
+    /// What.
+    pub(crate) sums: PeerSums,
 }
 
 /// Whether an endpoint takes requests.
@@ -154,6 +190,17 @@ pub(crate) enum FromShard {
     },
     /// A token names a key that is not known: the keys of its issuer are to be read again.
     KeysWanted(KeySource),
+    /// What an endpoint says to the operator about a credential, a model's name or a limit; nothing of a request.
+    Told {
+        /// Which endpoint.
+        endpoint: EndpointId,
+        /// Which one at that number.
+        incarnation: u64,
+        /// Its words, shortened.
+        text: String,
+    },
+    /// A prompt is to be classified by a service.
+    Classify(Question),
     /// Whole lines of the access log.
     Log(Vec<u8>),
     /// A draining thread has no exchange left.

@@ -13,6 +13,7 @@ use config::{Secret, Snapshot};
 
 use crate::exact::Exact;
 use crate::queue::WaitingCounts;
+use crate::provider::Dialect;
 use crate::quota::Metered;
 use crate::tags::Tagger;
 use crate::tls::Connector;
@@ -40,6 +41,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) name: String,
     /// Local or External.
     pub(crate) backend: policy::Backend,
+    /// What it speaks.
+    pub(crate) dialect: Dialect,
     /// Where to connect.
     pub(crate) address: SocketAddr,
     /// Where to connect when that fails: a provider's name stands for many.

@@ -86,6 +86,13 @@ impl Metered {
             || quota.full_until_us.load(Ordering::Relaxed) > now_us
     }
 
+    /// Requests and tokens that count in the minute now; each counted only where it is limited.
+    pub(crate) fn used(&self, now_us: u64) -> (u32, u64) {
+        let minute = self.quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
+        let used = minute.used(now_us / 1_000_000);
+        (used.requests, used.tokens)
+    }
+
     /// Lets a request of about so many tokens through, or not. More tokens than the limit count as the limit: else such a
     /// request could never be sent.
     ///

@@ -3,7 +3,7 @@
 use config::snapshot::Pool;
 use policy::{Api, RuleIndex};
 
-use crate::allowance::Allowance;
+use crate::allowance::{Allowance, Came};
 use crate::conn::Client;
 use crate::decide::Choice;
 use crate::decisions::Ended;
@@ -109,7 +109,8 @@ impl<'p> Record<'p> {
     pub(crate) fn settle(mut self, shard: &Shard) {
         let now_us = io::now_us();
         if let Some(allowance) = &mut self.allowance {
-            allowance.settle(&self.entry.usage, self.pieces, now_us);
+            let came = if self.entry.outcome == "ok" { Came::Whole } else { Came::Part };
+            allowance.settle(&self.entry.usage, self.pieces, came, now_us);
         }
         self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
         self.entry.time_unix_ms = unix_ms();

@@ -5,14 +5,13 @@ use std::io as std_io;
 use std::os::fd::RawFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::classify::Memory as PieceMemory;
-use predictor::fleet::{self, Backend, Decided, Fleet};
+use predictor::fleet::{self, Backend, Decided, Fleet, PeerSums};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
@@ -27,14 +26,16 @@ use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, OwnSums, Scrape, ShardHandle, ToShard, ToldSums};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
 use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
+use crate::tags::remote::{Question, Service};
 use crate::tls::Acceptor;
+use crate::waits::{Ticket, Waits};
 
 /// How often batches for the other threads leave: they know within 5 ms.
 const PEER_FLUSH: Duration = Duration::from_millis(2);
@@ -116,8 +117,7 @@ pub(crate) struct Shard {
     drained_told: Cell<bool>,
     /// What the classifiers found in pieces of prompts that may come again.
     pub(crate) piece_memory: RefCell<PieceMemory>,
-    /// Tasks that let others go first.
-    yielded: RefCell<Vec<Waker>>,
+    waits: Waits,
 }
 
 /// Runs a data thread until the process ends.
@@ -167,7 +167,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         log_lines: RefCell::default(),
         drained_told: Cell::new(false),
         piece_memory: RefCell::new(PieceMemory::new(seed())),
-        yielded: RefCell::default(),
+        waits: Waits::default(),
         settings: setup.settings,
     });
     io::spawn(reactor.clone().sweep());
@@ -187,7 +187,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let on_wake = {
         let shard = shard.clone();
         move || {
-            shard.wake_yielded();
+            shard.waits.wake_yielded();
             shard.take_messages(&mailbox, &doors);
         }
     };
@@ -258,22 +258,15 @@ pub(crate) fn duration_us(duration: Duration) -> u64 {
 impl Shard {
     /// Lets the other tasks of the thread go first, and what the kernel has finished meanwhile.
     pub(crate) fn yield_now(&self) -> impl Future<Output = ()> + '_ {
-        let mut asked = false;
-        std::future::poll_fn(move |cx| {
-            if asked {
-                return Poll::Ready(());
-            }
-            asked = true;
-            self.yielded.borrow_mut().push(cx.waker().clone());
-            self.reactor.wake_again();
-            Poll::Pending
-        })
+        self.waits.turn(|| self.reactor.wake_again())
     }
 
-    fn wake_yielded(&self) {
-        for waker in self.yielded.take() {
-            waker.wake();
-        }
+    /// Has a classifying service asked; the answer is awaited by what is given. `None` when the control thread is stuck.
+    pub(crate) fn ask_service(&self, service: Arc<Service>, body: Vec<u8>) -> Option<Ticket<'_>> {
+        let ticket = self.waits.ticket();
+        let question = Question { shard: self.index, ticket: ticket.number, service, body };
+        self.control.try_send(FromShard::Classify(question)).ok()?;
+        Some(ticket)
     }
 
     fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
@@ -299,12 +292,17 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Told(told) => self.told(&told),
+                ToShard::Sums(reply) => {
+                    let _ = reply.try_send(self.own_sums());
+                }
                 ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
                 ToShard::Keys(keys) => {
                     if self.keys.replace(keys.clone()).version != keys.version {
                         self.tokens.borrow_mut().clear();
                     }
                 }
+                ToShard::Classified { ticket, tags } => self.waits.answered(ticket, tags),
                 ToShard::Report(reply) => {
                     // Whoever asked may have stopped waiting.
                     let _ = reply.try_send(self.report());
@@ -332,6 +330,29 @@ impl Shard {
         if !mailbox.is_empty() {
             self.reactor.wake_again();
         }
+    }
+
+    /// Another balancer's requests count in the load of endpoints.
+    fn told(&self, told: &[ToldSums]) {
+        let (table, mut fleet, now_us) = (self.table.borrow(), self.fleet.borrow_mut(), io::now_us());
+        for ToldSums { balancer, endpoint, incarnation, sums } in told {
+            if table.incarnation(*endpoint, *incarnation).is_some() {
+                fleet.heard(now_us, *balancer, endpoint.0, *sums);
+            }
+        }
+    }
+
+    /// What this process has sent to workers and has not got back.
+    fn own_sums(&self) -> Vec<OwnSums> {
+        let fleet = self.fleet.borrow();
+        let table = self.table.borrow();
+        let workers = table.iter().filter(|endpoint| endpoint.spec.backend == policy::Backend::Local);
+        let sums = workers.map(|endpoint| {
+            let spec = &endpoint.spec;
+            let sums = PeerSums::from(&fleet.sums(spec.id.0));
+            OwnSums { endpoint: spec.id, incarnation: spec.incarnation, sums }
+        });
+        sums.filter(|own| own.sums != PeerSums::default()).collect()
     }
 
     fn take_arrival(self: &Rc<Self>, arrival: Arrival, doors: &[Door]) {
@@ -556,6 +577,13 @@ impl Shard {
         // A full box only delays what the next probe finds out anyway.
         let _ =
             self.control.try_send(FromShard::Failed { endpoint: id, incarnation: endpoint.spec.incarnation, failure });
+    }
+
+    /// Passes on what an endpoint says to the operator.
+    pub(crate) fn tell_operator(&self, endpoint: &Endpoint, text: &str) {
+        let (endpoint, incarnation) = (endpoint.spec.id, endpoint.spec.incarnation);
+        // A full box: it will say so again.
+        let _ = self.control.try_send(FromShard::Told { endpoint, incarnation, text: text.to_owned() });
     }
 
     /// A provider is busy: no thread asks it again for a while.

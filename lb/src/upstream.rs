@@ -14,6 +14,7 @@ use crate::http1::target::origin_form;
 use crate::http1::{Method, Name, ResponseHead};
 use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
 use crate::openai::edit::Edits;
+use crate::provider::{Translated, Translation};
 use crate::shard::{Shard, duration_us};
 use crate::tls::{Connector, Sent, TlsFault, Transport};
 
@@ -33,6 +34,8 @@ pub(crate) struct Answer {
     pub(crate) head: ResponseHead,
     /// The head, and what came with it.
     pub(crate) received: Buf,
+    /// What makes it one for the client, where it is not one as it comes.
+    pub(crate) translation: Option<Translation>,
 }
 
 /// How an attempt ended without an answer.
@@ -50,14 +53,27 @@ pub(crate) enum NoAnswer {
 /// What is sent, and to whom.
 pub(crate) struct Upstream<'a> {
     pub(crate) endpoint: &'a Rc<Endpoint>,
-    pub(crate) edits: &'a Edits,
+    pub(crate) content: Content<'a>,
     pub(crate) request_id: &'a str,
+    /// When it must be over.
+    pub(crate) deadline: Deadline,
+}
+
+/// What an endpoint is sent.
+pub(crate) enum Content<'a> {
+    /// The client's request.
+    Passed(Passed<'a>),
+    /// One in the words of the endpoint's own API.
+    Translated(&'a Translated),
+}
+
+/// How the client's request changes on its way.
+pub(crate) struct Passed<'a> {
+    pub(crate) edits: &'a Edits,
     /// Path and query; `None` takes what the client sent.
     pub(crate) target: Option<&'a [u8]>,
     /// The answer must not be compressed: it is to be read.
     pub(crate) encoding: Encoding,
-    /// When it must be over.
-    pub(crate) deadline: Deadline,
     /// What the rule adds, each in place of what the client sent under its name.
     pub(crate) headers: &'a [UpstreamHeader],
 }
@@ -212,7 +228,10 @@ async fn ask(
     };
     match sent {
         Ok((_, mut out)) => {
-            message.bytes = std::mem::take(out.data());
+            match upstream.content {
+                Content::Passed(_) => message.bytes = std::mem::take(out.data()),
+                Content::Translated(_) => {}
+            }
             out.clear();
             client.out = out;
             // A server may answer before it has read everything (413), so a failed send is told by the receive.
@@ -282,7 +301,7 @@ async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: T
                 return Err(NoAnswer::Failed(UpstreamError::BadAnswer));
             }
             if head.status >= 200 {
-                return Ok(Answer { conn, head, received });
+                return Ok(Answer { conn, head, received, translation: None });
             }
             interim += 1;
             if interim > INTERIM_ANSWERS_MAX || head.status == 101 {
@@ -301,20 +320,38 @@ async fn receive_head(client: &Watch, method: Method, watch: &Watch, mut conn: T
 fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Message) {
     let mut out = std::mem::take(&mut client.out);
     out.clear();
-    let body_bytes = upstream.edits.body_bytes(message.body_end - message.body_start);
-    out.small_with(|to| push_head(to, client, upstream, message, body_bytes));
-    upstream.edits.push(&mut out, message.body_start..message.body_end);
-    *out.data() = std::mem::take(&mut message.bytes);
+    match &upstream.content {
+        Content::Passed(passed) => {
+            let body_bytes = passed.edits.body_bytes(message.body_end - message.body_start);
+            out.small_with(|to| push_head(to, client, upstream, passed, message, body_bytes));
+            passed.edits.push(&mut out, message.body_start..message.body_end);
+            *out.data() = std::mem::take(&mut message.bytes);
+        }
+        Content::Translated(translated) => {
+            out.push_small(&translated.head);
+            let mut body = Buf::with_room(translated.body.len());
+            body.extend(&translated.body);
+            out.push_data(0..body.len());
+            *out.data() = body;
+        }
+    }
     client.out = out;
 }
 
-fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message: &Message, body_bytes: usize) {
+fn push_head(
+    to: &mut Vec<u8>,
+    client: &Client,
+    upstream: &Upstream<'_>,
+    passed: &Passed<'_>,
+    message: &Message,
+    body_bytes: usize,
+) {
     let bytes: &[u8] = &message.bytes;
     let spec = &upstream.endpoint.spec;
     to.reserve(message.body_start + HEAD_BYTES_ADDED);
     to.extend_from_slice(client.head.method_name.of(bytes));
     to.push(b' ');
-    let target = upstream.target.unwrap_or_else(|| origin_form(client.head.target.of(bytes)));
+    let target = passed.target.unwrap_or_else(|| origin_form(client.head.target.of(bytes)));
     let path = match spec.path_prefix.is_empty() {
         true => target,
         false => target.strip_prefix(b"/v1").unwrap_or(target),
@@ -324,19 +361,18 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, message
     to.extend_from_slice(b" HTTP/1.1\r\n");
     push_header(to, b"host", spec.host_header.as_bytes());
     request_headers(&client.head.headers, bytes, |known, name, value| {
-        let kept = match (upstream.encoding, message.encoding) {
+        let kept = match (passed.encoding, message.encoding) {
             (Encoding::Plain, _) if known == Name::AcceptEncoding => false,
             (_, BodyEncoding::Removed) => !known.speaks_of_encoded_body(),
             (Encoding::AsAsked | Encoding::Plain, BodyEncoding::AsSent) => true,
         };
         // The client's own header of a name that we send is not added to ours, least of all beside a credential.
-        let mut ours =
-            upstream.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
+        let mut ours = passed.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
         if kept && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
             push_header(to, name, value);
         }
     });
-    for UpstreamHeader { name, value } in upstream.headers {
+    for UpstreamHeader { name, value } in passed.headers {
         push_header(to, name.as_bytes(), value.as_bytes());
     }
     // An empty body is told where the client did, and where one is expected (RFC 9110, 8.6).

@@ -345,7 +345,11 @@ spec: { model: { name: full/m, aliases: [m] }, endpoints: [{ address: 10.0.0.5 }
 apiVersion: kinference.buoyant.io/v1alpha1
 kind: InferenceProvider
 metadata: { name: databricks }
-spec: { type: Bedrock, baseURL: 'https://bedrock-runtime.example.com', models: [{ name: m }] }
+spec:
+  type: OpenAI
+  baseURL: 'https://bedrock-mantle.example.com/openai/v1'
+  auth: { awsSigV4: { region: r, accessKeyId: { fromEnv: A }, secretAccessKey: { fromEnv: B } } }
+  models: [{ name: m }]
 ---
 apiVersion: kinference.buoyant.io/v1alpha1
 kind: InferenceProvider
@@ -405,8 +409,8 @@ fn a_provider_that_this_version_cannot_reach_is_told_wherever_it_is_chosen() {
     assert!(text(&output.stdout).contains("=> near") && !text(&output.stdout).contains("note:"), "{output:?}");
 
     let lint = text(&kinference(&["ctl", "lint", &set]).stdout);
-    let told = "`type: Bedrock` is not spoken yet: `databricks` is never ready and never receives a request; \
-                use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint";
+    let told = "`awsSigV4 with type: OpenAI` is not spoken yet: `databricks` is never ready and never receives a request; \
+                use `type: Bedrock`, or `bearer` with an API key of the provider";
     assert!(lint.contains(told), "{lint}");
 }
 

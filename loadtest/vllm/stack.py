@@ -147,6 +147,11 @@ class Stack:
         self._processes.append(process)
         return process
 
+    def end_all(self):
+        """Ends every process that runs."""
+        for process in reversed(self._processes):
+            process.stop()
+
     def close(self):
         """Ends everything. A second Ctrl-C while it does so is not heard, so nothing is left over."""
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -157,10 +162,10 @@ class Stack:
         for process in reversed(self._processes):
             process.stop()
 
-    def start_engine(self, engine, extra=()):
-        """Starts the server of `engine` with further arguments; does not wait for it."""
+    def start_engine(self, engine, extra=(), env=None):
+        """Starts the server of `engine`, with further arguments and variables; does not wait for it."""
         port = engine.address.rsplit(":", 1)[1]
-        env = {**os.environ, "VENV": str(self.venv), "MODEL": MODEL, "CORE": str(engine.core)}
+        env = {**os.environ, "VENV": str(self.venv), "MODEL": MODEL, "CORE": str(engine.core), **(env or {})}
         argv = [HERE / "start.sh", port, "--enable-prompt-tokens-details", "--dtype", DTYPE, *extra]
         engine.process = self.start(f"vllm-{port}", argv, env)
 
@@ -178,13 +183,14 @@ class Stack:
 class Gateway:
     """`kinference serve` in front of two engines, with a resource folder that can be rewritten."""
 
-    def __init__(self, stack, binary, engines):
+    def __init__(self, stack, binary, engines, fields=("", "")):
+        """`fields`: further lines of the two worker sets."""
         self.stack = stack
         port, admin_port = free_ports(2)
         self.address, self.admin = f"127.0.0.1:{port}", f"127.0.0.1:{admin_port}"
         self.access_log = AccessLog(stack.folder / "access.jsonl")
         self.policy_file = stack.resources / "policy.yaml"
-        (stack.resources / "fleet.yaml").write_text(fleet_yaml(engines))
+        (stack.resources / "fleet.yaml").write_text(fleet_yaml(engines, fields))
         self.write_policy(redirect_policy("house-to-left", "left"))
         server_file = stack.folder / "kinference.yaml"
         server_file.write_text(server_yaml(self.address, self.admin, stack.resources, self.access_log.path))
@@ -268,10 +274,10 @@ drainTimeout: 10s
 """
 
 
-def fleet_yaml(engines):
+def fleet_yaml(engines, fields=("", "")):
     """Two worker sets of one model, one server each, so that a policy can tell them apart."""
     documents = []
-    for side, engine in zip(("left", "right"), engines, strict=True):
+    for side, engine, more in zip(("left", "right"), engines, fields, strict=True):
         host, port = engine.address.rsplit(":", 1)
         aliases = f"{side}-model" + (f", {ALIAS}" if side == "left" else "")
         documents.append(f"""\
@@ -281,7 +287,7 @@ metadata: {{ name: {side}-vllm, namespace: default }}
 spec:
   model: {{ name: {MODEL}, aliases: [{aliases}], contextWindow: 16384 }}
   endpoints: [{{ address: {host}, port: {port} }}]
-""")
+{more}""")
     documents.append("""\
 apiVersion: kinference.buoyant.io/v1alpha1
 kind: InferencePool

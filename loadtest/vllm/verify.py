@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import checks
+import kv_events
 import tokens
 from client import Client
 from load import chat_body
@@ -26,7 +27,7 @@ from report import Report
 from stack import Engine, Failed, Gateway, GATEWAY_START_S_MAX, HERE, MODEL, Stack, free_ports
 
 CONVERSATIONS, TURNS = 20, 10
-CHECKS = ("files", "conversations", "kill", "policy", "tokenize")
+CHECKS = ("files", "conversations", "kill", "policy", "tokenize", "kv-events")
 
 
 def arguments():
@@ -53,8 +54,19 @@ def arguments():
 def run(args, stack, report):
     if "tokenize" in args.only and not args.direct:
         tokenize(report, args, stack)
-        if args.only == ["tokenize"]:
-            return
+    if args.direct or set(args.only) - {"tokenize", "kv-events"}:
+        run_on_ordinary_servers(args, stack, report)
+    if "kv-events" in args.only and not args.direct:
+        if args.engines:
+            report.skip("KV events", "the servers are not this run's own")
+        else:
+            stack.end_all()
+            for keys in ("bytes", "tokens"):
+                print(f"starting vLLM with KV events, prompts known by {keys}", flush=True)
+                kv_events.run(report, args, stack, keys)
+
+
+def run_on_ordinary_servers(args, stack, report):
     engines = [Engine(url.removeprefix("http://").rstrip("/")) for url in args.engines]
     if not engines:
         print("starting vLLM (one to three minutes)", flush=True)

@@ -439,7 +439,7 @@ impl Fleet {
         let Some(open) = self.book.close(now_us, request_id, endpoint) else {
             return;
         };
-        self.release(endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
+        self.release(now_us, endpoint, open.note.claimed.as_deref(), now_us.saturating_sub(open.decided_us));
         match ended {
             Ended::Completed { prompt_tokens, cached_tokens, completion_tokens } => {
                 if open.note.answer == Answer::Whole && completion_tokens == Some(1) {
@@ -559,7 +559,7 @@ impl Fleet {
             done_tokens = f64::from(first.new_tokens()) * done_ratio;
             done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
         }
-        let peers = known.peers.load(now_us, rate);
+        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(known.scale, tokens, attention));
         Some(Load {
             work,
             ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,

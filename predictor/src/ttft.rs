@@ -313,9 +313,13 @@ impl Kind {
     /// Seconds that prefilling this takes by itself.
     #[must_use]
     pub fn prefill_s(&self, scale: Scale, work: Work) -> f64 {
-        let pairs = work.attention_x2() as f64 / 2.0;
-        let own = self.theta[1] * f64::from(work.new_tokens()) / TOKENS_UNIT
-            + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
+        self.work_s(scale, f64::from(work.new_tokens()), work.attention_x2() as f64 / 2.0)
+    }
+
+    /// Seconds that prefilling so many tokens with so many attention pairs takes by itself.
+    #[must_use]
+    pub fn work_s(&self, scale: Scale, tokens: f64, pairs: f64) -> f64 {
+        let own = self.theta[1] * tokens / TOKENS_UNIT + self.theta[2] * pairs / (TOKENS_UNIT * TOKENS_UNIT);
         (scale.factor * own).max(1e-6)
     }
 

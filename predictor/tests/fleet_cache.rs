@@ -175,6 +175,28 @@ fn an_eviction_takes_what_was_last_used_before() {
 }
 
 #[test]
+fn what_a_long_answer_may_still_use_is_not_taken_for_evicted() {
+    let mut fleet = fleet(100_000);
+    let (long, short) = (prompt(1, 160), prompt(2, 160));
+    send(&mut fleet, 10 * TICK_US, 1, &long);
+    send(&mut fleet, 30 * TICK_US, 2, &short);
+    end(&mut fleet, 31 * TICK_US, 2, None);
+    end(&mut fleet, 60 * TICK_US, 1, None);
+    // Stored while the long one ran, and free before it.
+    fleet.cache_evicted(0, 31 * TICK_US);
+    assert_eq!(overlap(&mut fleet, &long), 159);
+    fleet.cache_evicted(0, 61 * TICK_US);
+    assert_eq!(overlap(&mut fleet, &long), 0);
+    // Answers of ten minutes ago say nothing of those of now.
+    send(&mut fleet, 7_000 * TICK_US, 3, &long);
+    end(&mut fleet, 7_001 * TICK_US, 3, None);
+    send(&mut fleet, 14_000 * TICK_US, 4, &short);
+    end(&mut fleet, 14_001 * TICK_US, 4, None);
+    fleet.cache_evicted(0, 7_003 * TICK_US);
+    assert_eq!([&long, &short].map(|chain| overlap(&mut fleet, chain)), [0, 159]);
+}
+
+#[test]
 fn prompts_known_by_their_bytes_are_recorded_beside_the_events() {
     let mut fleet = fleet(100_000);
     fleet.cache_evidence(0, Evidence::Events, BLOCK_TOKENS);

@@ -17,6 +17,8 @@ struct Idle {
     path: &'static [&'static str],
     /// Only with this value; empty: whatever the value.
     value: &'static str,
+    /// Only where the `type` of the resource is this; empty: whatever the type.
+    of_type: &'static str,
     outcome: Outcome,
 }
 
@@ -34,44 +36,51 @@ enum Outcome {
 }
 
 const fn idle(kind: &'static str, path: &'static [&'static str], instead: &'static str) -> Idle {
-    Idle { kind, path, value: "", outcome: Outcome::Instead(instead) }
+    Idle { kind, path, value: "", of_type: "", outcome: Outcome::Instead(instead) }
 }
 
 const fn never_reached(
     path: &'static [&'static str],
-    value: &'static str,
+    of_type: &'static str,
     unspoken: &'static str,
     advice: &'static str,
 ) -> Idle {
-    Idle { kind: "InferenceProvider", path, value, outcome: Outcome::NeverReached { unspoken, advice } }
-}
-
-const fn classifier(value: &'static str) -> Idle {
-    let outcome = Outcome::Instead("its tags are never given");
-    Idle { kind: "InferenceClassifier", path: &["type"], value, outcome }
+    Idle { kind: "InferenceProvider", path, value: "", of_type, outcome: Outcome::NeverReached { unspoken, advice } }
 }
 
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
-const TABLE: [Idle; 4] = [
-    never_reached(&["auth", "awsSigV4"], "", "awsSigV4", "use `bearer` with an API key of the provider"),
+const TABLE: [Idle; 3] = [
     never_reached(
-        &["type"],
-        "Bedrock",
-        "type: Bedrock",
-        "use `type: OpenAI` with Bedrock's OpenAI-compatible endpoint",
+        &["auth", "awsSigV4"],
+        "OpenAI",
+        "awsSigV4 with type: OpenAI",
+        "use `type: Bedrock`, or `bearer` with an API key of the provider",
     ),
     idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
-    classifier("HTTP"),
+    Idle {
+        kind: "InferenceClassifier",
+        path: &["http", "url"],
+        value: "https:",
+        of_type: "",
+        outcome: Outcome::Instead(
+            "the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder",
+        ),
+    },
 ];
 
 pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
+        let written = c.raw.root.field("spec").and_then(|spec| spec.field("type")).and_then(|node| node.text());
         let in_cluster = origin == Origin::Cluster;
-        let rows = TABLE.iter().filter(|row| row.kind == kind && !(in_cluster && row.path == SELECTOR));
-        for row in rows {
+        let concerned = |row: &&Idle| {
+            row.kind == kind
+                && (row.of_type.is_empty() || written == Some(row.of_type))
+                && !(in_cluster && row.path == SELECTOR)
+        };
+        for row in TABLE.iter().filter(concerned) {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
             for key in row.path {
@@ -93,7 +102,8 @@ pub(super) fn idle_priorities(snapshot: &Snapshot, checked: &[Checked], findings
         Action::Route(route) => Some(route),
         Action::Deny(_) => None,
     });
-    if routes.any(|route| route.queue.is_some()) {
+    // With no pool at all nothing has an effect, which is told once.
+    if snapshot.pools.is_empty() || routes.any(|route| route.queue.is_some()) {
         return;
     }
     for c in checked {

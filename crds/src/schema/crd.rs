@@ -16,6 +16,8 @@ use crate::{GROUP, VERSION};
 /// A DNS name or an IPv4 address.
 const HOST: &str =
     r"([0-9A-Za-z_]([0-9A-Za-z_-]{0,61}[0-9A-Za-z_])?\.)*[0-9A-Za-z_]([0-9A-Za-z_-]{0,61}[0-9A-Za-z_])?\.?";
+/// An IPv4 address.
+const IPV4: &str = r"((25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})\.){3}(25[0-5]|2[0-4][0-9]|1?[0-9]{1,2})";
 /// An IPv6 address, roughly.
 const IPV6: &str = "[0-9A-Fa-f]*:[0-9A-Fa-f]*:[0-9A-Fa-f:.]*";
 /// Longest text of a duration: `168h` in microseconds has twelve digits.
@@ -167,6 +169,9 @@ fn formats(object: &mut Map<String, Value>) {
         }
         Some("host") => {
             object.insert("pattern".to_owned(), json!(format!(r"^({HOST}|{IPV6}|\[{IPV6}\])$")));
+        }
+        Some("socket-address") => {
+            object.insert("pattern".to_owned(), json!(format!(r"^({IPV4}|\[{IPV6}\]):[0-9]{{1,5}}$")));
         }
         Some("duration") => {
             // Parsing is paid for by the longest text there may be.

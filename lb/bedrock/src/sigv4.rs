@@ -122,7 +122,7 @@ impl fmt::Debug for Request<'_> {
 }
 
 /// Signs requests to one service in one region.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Signer {
     credentials: Credentials,
     region: String,

@@ -34,6 +34,7 @@ impl Classify {
             Builtin::Secrets,
             Builtin::Complexity(ComplexitySpec::default()),
             Builtin::Topics,
+            Builtin::Injection,
         ];
         let scanner = match Scanner::compile(&builtins) {
             Ok(scanner) => scanner,

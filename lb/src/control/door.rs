@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::admin::{self, Sources};
 use super::kv::zmtp::{Connection, Role};
 use super::report::Reports;
-use super::status::{CertificatesStatus, ConfigStatus, Facts, Phase, Status};
+use super::status::{CacheNewsStatus, CertificatesStatus, ConfigStatus, Facts, Phase, Status};
 use super::{exposition, journal, learn, models, scrape};
 use crate::io::DriverInUse;
 use crate::metrics::{Labels, ShardReport};
@@ -49,6 +49,13 @@ pub fn scraped(text: &[u8]) -> Scraped {
         succeeded_total: page.succeeded_total,
         started_s: page.started_s,
     }
+}
+
+/// What another balancer might say, signed, read and written again without its signature; nothing for what tells of no
+/// endpoint, `None` for what is refused.
+#[must_use]
+pub fn balancer_told(said: &[u8]) -> Option<Vec<u8>> {
+    super::balancers::reread(said)
 }
 
 /// What an engine's list of models is made into.
@@ -177,10 +184,11 @@ fn status() -> Status {
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
         contact: None,
+        balancers: None,
         tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),
-        cache_sweeps_lost: 0,
+        cache_news: CacheNewsStatus::default(),
         log_lines_dropped: 0,
         facts: Arc::new(Facts {
             driver: DriverInUse::Epoll,

@@ -52,6 +52,8 @@ struct Entry {
     scrape_error: Option<String>,
     scrapes_failed: u64,
     kv_events: Option<KvStatus>,
+    /// What it said to the operator last, which is not logged twice in a row.
+    told: String,
 }
 
 /// All endpoints, by number.
@@ -124,6 +126,7 @@ impl Endpoints {
             scrape_error: None,
             scrapes_failed: 0,
             kv_events: None,
+            told: String::new(),
         }
     }
 
@@ -134,6 +137,16 @@ impl Endpoints {
             entry.filter(|entry| entry.spec.incarnation == incarnation).and_then(|entry| entry.watch.as_ref())
         {
             watch.failed(failure);
+        }
+    }
+
+    /// Logs what an endpoint says to the operator, where it is news.
+    pub(crate) fn told(&mut self, endpoint: EndpointId, incarnation: u64, text: String) {
+        let entry = self.entries.get_mut(endpoint.index()).and_then(Option::as_mut);
+        let Some(entry) = entry.filter(|entry| entry.spec.incarnation == incarnation) else { return };
+        if entry.told != text {
+            journal::warn("endpoint says", &[("endpoint", &entry.spec.name), ("text", &text)]);
+            entry.told = text;
         }
     }
 

@@ -190,18 +190,29 @@ impl Page {
             "When the configuration came into force, in seconds since 1970",
             in_force,
         )?;
-        if let Some(contact) = &self.status.contact {
-            let away = match contact {
-                Contact::With => None,
-                Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
-            };
-            let connected = u64::from(away.is_none());
-            out.gauge("kinference_kubernetes_connected", "1 while the API server answers", connected)?;
-            out.gauges(
-                "kinference_kubernetes_away_since_seconds",
-                "Since when the API server does not answer, in seconds since 1970; what was in force stays",
-                away,
-            )?;
+        let contact = self.status.contact.as_ref();
+        let connected = contact.map(|contact| (Vec::new(), u64::from(*contact == Contact::With)));
+        let away = contact.and_then(|contact| match contact {
+            Contact::With => None,
+            Contact::Without { since: at, .. } => Some((Vec::new(), since(*at))),
+        });
+        out.gauges(
+            "kinference_kubernetes_connected",
+            "1 while the API server answers; absent where resources come from files",
+            connected,
+        )?;
+        out.gauges(
+            "kinference_kubernetes_away_since_seconds",
+            "Since when the API server does not answer, in seconds since 1970; what was in force stays",
+            away,
+        )?;
+        if let Some(balancers) = &self.status.balancers {
+            let help = "Other balancers heard within three seconds";
+            out.gauge("kinference_balancers_heard", help, balancers.heard)?;
+            let help = "Datagrams at the port of balancers that were not taken: forged, late, or of another version";
+            out.counter("kinference_balancers_datagrams_refused", help, balancers.refused)?;
+            let help = "Datagrams to other balancers that could not be sent";
+            out.counter("kinference_balancers_datagrams_unsent", help, balancers.unsent)?;
         }
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
@@ -528,10 +539,16 @@ impl Page {
         for (name, help, value) in families {
             out.counters(name, help, all().map(|(labels, events)| (labels, value(events))))?;
         }
+        let news = self.status.cache_news;
+        out.gauge(
+            "kinference_cache_news_waiting",
+            "Blocks that data threads are yet to be told of",
+            news.keys_waiting,
+        )?;
         out.counter(
             "kinference_cache_sweeps_lost",
             "Batches of cache news that found no room at a data thread",
-            self.status.cache_sweeps_lost,
+            news.sweeps_lost,
         )
     }
 
@@ -580,7 +597,7 @@ fn of(endpoint: &EndpointStatus) -> Labels<'static> {
 mod tests {
     use super::*;
     use crate::control::keys::KeysStatus;
-    use crate::control::status::{CertificatesStatus, ConfigStatus, Facts};
+    use crate::control::status::{CacheNewsStatus, CertificatesStatus, ConfigStatus, Facts};
     use crate::exact::Outcome;
     use crate::io::DriverInUse;
     use crate::mailbox::Failure;
@@ -595,13 +612,14 @@ mod tests {
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
             contact: None,
+            balancers: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,
             },
             tokenizers: vec![("gemma".into(), State::Exact(None)), ("qwen".into(), State::Loading)],
             keys: (vec![KeysStatus { source: "jwks.json".into(), keys: 2, error: Some("gone".into()) }], 5),
-            cache_sweeps_lost: 0,
+            cache_news: CacheNewsStatus::default(),
             log_lines_dropped: 2,
             facts: Arc::new(Facts {
                 driver: DriverInUse::Epoll,

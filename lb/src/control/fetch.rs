@@ -4,10 +4,10 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Empty, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{ACCEPT, HOST, HeaderValue, USER_AGENT};
+use hyper::header::{ACCEPT, CONTENT_TYPE, HOST, HeaderValue, USER_AGENT};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -69,7 +69,7 @@ impl fmt::Display for FetchError {
 /// The client. Dropping it closes its connection.
 pub(crate) struct Fetcher {
     origin: Origin,
-    kept: Option<SendRequest<Empty<Bytes>>>,
+    kept: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl fmt::Debug for Fetcher {
@@ -92,8 +92,16 @@ impl Fetcher {
     /// GETs `path`; everything together takes at most `within`. A kept connection that turns out to be closed by
     /// the other side (engines do that after 5 s) is replaced once.
     pub(crate) async fn get(&mut self, path: &str, within: Duration) -> Result<Answer, FetchError> {
+        self.send(self.request(Method::GET, path, Bytes::new())?, within).await
+    }
+
+    /// POSTs JSON to `path`, as [`Fetcher::get`] gets.
+    pub(crate) async fn post(&mut self, path: &str, json: Bytes, within: Duration) -> Result<Answer, FetchError> {
+        self.send(self.request(Method::POST, path, json)?, within).await
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>, within: Duration) -> Result<Answer, FetchError> {
         let deadline = Instant::now() + within;
-        let request = self.request(path)?;
         let mut attempt = self.kept.take().filter(|kept| !kept.is_closed());
         loop {
             let fresh = attempt.is_none();
@@ -106,8 +114,11 @@ impl Fetcher {
         }
     }
 
-    fn request(&self, path: &str) -> Result<Request<Empty<Bytes>>, FetchError> {
-        let mut request = Request::builder().method(Method::GET).uri(path);
+    fn request(&self, method: Method, path: &str, json: Bytes) -> Result<Request<Full<Bytes>>, FetchError> {
+        let mut request = Request::builder().method(method).uri(path);
+        if !json.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
         if let Some(credential) = &self.origin.credential {
             let mut value = HeaderValue::try_from(credential.value.expose())
                 .map_err(|_| FetchError::Unaskable(String::from("the credential is not a header value")))?;
@@ -118,14 +129,14 @@ impl Fetcher {
             .header(HOST, self.origin.host.as_str())
             .header(USER_AGENT, "kinference")
             .header(ACCEPT, "*/*")
-            .body(Empty::new())
+            .body(Full::new(json))
             .map_err(|error| FetchError::Unaskable(error.to_string()))
     }
 
     async fn exchange(
         &mut self,
-        kept: Option<SendRequest<Empty<Bytes>>>,
-        request: Request<Empty<Bytes>>,
+        kept: Option<SendRequest<Full<Bytes>>>,
+        request: Request<Full<Bytes>>,
     ) -> Result<Answer, FetchError> {
         let broken = |error: &dyn fmt::Display| FetchError::Broken(error.to_string());
         let mut sender = match kept {
@@ -140,7 +151,7 @@ impl Fetcher {
         Ok(Answer { status, body: body.to_bytes() })
     }
 
-    async fn connect(&self) -> Result<SendRequest<Empty<Bytes>>, FetchError> {
+    async fn connect(&self) -> Result<SendRequest<Full<Bytes>>, FetchError> {
         let failed = |error: &dyn fmt::Display| FetchError::Connect(error.to_string());
         let connect = timeout(CONNECT_WITHIN, TcpStream::connect(self.origin.address));
         let stream = connect.await.map_err(|_| failed(&"nobody answers"))?.map_err(|e| failed(&e))?;
@@ -162,7 +173,7 @@ where
     let broken = |error: &dyn fmt::Display| FetchError::Broken(error.to_string());
     let request = Request::builder().method(Method::GET).uri(path).header(HOST, host);
     let request = request.header(USER_AGENT, "kinference").header(ACCEPT, "application/json");
-    let request = request.body(Empty::<Bytes>::new()).map_err(|error| FetchError::Unaskable(error.to_string()))?;
+    let request = request.body(Full::<Bytes>::default()).map_err(|error| FetchError::Unaskable(error.to_string()))?;
     let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
     // Ends by itself when the sender is dropped or the other side closes.
     tokio::spawn(async move {

@@ -14,6 +14,7 @@ use super::report::Reports;
 use super::status::{EndpointStatus, Phase, Status};
 use super::tokenizers::State;
 use crate::mailbox::Readiness;
+use crate::quota::Metered;
 use crate::time::rfc3339;
 
 /// The page at `/`. It fetches the other answers and holds no data itself.
@@ -104,6 +105,7 @@ pub(crate) fn endpoints(status: &Status, reports: &Reports) -> String {
             Phase::Draining => "draining",
         },
         "stuckThreads": reports.stuck,
+        "cacheNewsWaiting": status.cache_news.keys_waiting,
         "tokenizers": status.tokenizers.iter().map(of_tokenizer).collect::<Vec<_>>(),
         "endpoints": list,
     });
@@ -139,6 +141,7 @@ fn of_endpoint(endpoint: &EndpointStatus, reports: &Reports) -> Value {
         "forSeconds": seconds(crate::clock_us().saturating_sub(endpoint.verdict.since_us)),
         "inFlight": of_shards().map(|report| u64::from(report.own_in_flight)).sum::<u64>(),
         "inFlightMax": spec.in_flight_max,
+        "lastMinute": spec.metered.as_ref().map(of_metered),
         "idleConnections": of_shards().map(|report| u64::from(report.idle_connections)).sum::<u64>(),
         "scrapeAgeSeconds": endpoint.scrape_age_us.map(seconds),
         "scrapeError": endpoint.scrape_error,
@@ -171,6 +174,17 @@ fn of_kv_events(events: &KvStatus) -> Value {
     })
 }
 
+/// What is used of a provider's limits.
+fn of_metered(metered: &Metered) -> Value {
+    let (requests, tokens) = metered.used(crate::clock_us());
+    json!({
+        "requests": requests,
+        "requestsMax": metered.limits.requests_per_minute,
+        "tokens": tokens,
+        "tokensMax": metered.limits.tokens_per_minute,
+    })
+}
+
 fn of_belief(belief: &EndpointBelief) -> Value {
     json!({
         "queuedPromptsNow": belief.queued_prompts_now,
@@ -189,6 +203,7 @@ fn of_belief(belief: &EndpointBelief) -> Value {
         "slowness": belief.slowness_ratio,
         "prefillTokensPerSecond": belief.prefill_tokens_per_s,
         "stalledSeconds": belief.stalled_us.map(seconds),
+        "otherBalancersInFlight": belief.others_in_flight,
         "predictionBasis": match belief.basis {
             Basis::Learning => "learning",
             Basis::Learned => "learned",

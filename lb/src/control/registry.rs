@@ -9,11 +9,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use config::snapshot::{Provider, ResourceId, Tls, WorkerSet};
+use bedrock::sigv4::{Credentials, Signer};
+use config::snapshot::{Provider, ProviderApi, ResourceId, Tls, WorkerSet};
 use config::source::cluster::{PodEndpoint, PodState, Pods};
 use config::{Auth, Credential, Secret, Snapshot};
 
 use crate::plan::{CredentialHeader, EndpointId, EndpointSpec, EndpointTimeouts, Plan, Withheld};
+use crate::provider::Dialect;
 use crate::quota::Metered;
 use crate::tls::Connector;
 
@@ -194,6 +196,7 @@ fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
         && a.model == b.model
         && (a.address, &a.other_addresses) == (b.address, &b.other_addresses)
         && a.tls == b.tls
+        && a.dialect == b.dialect
         && a.in_flight_max == b.in_flight_max
         && a.metered.as_ref().map(|metered| metered.limits) == b.metered.as_ref().map(|metered| metered.limits)
         && a.timeouts == b.timeouts
@@ -287,6 +290,7 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -
             incarnation: 0,
             name: place.name,
             backend: policy::Backend::Local,
+            dialect: Dialect::OpenAi,
             address: place.address,
             other_addresses: Vec::new(),
             tls: None,
@@ -321,6 +325,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         },
     };
     let (credential, missing) = credential_header(provider.auth.as_ref());
+    let (dialect, unsigned) = dialect(provider);
     let unsupported = provider.never_reached();
     let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let port_default = match url.tls {
@@ -340,6 +345,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         incarnation: 0,
         name: provider.id.name.clone(),
         backend: policy::Backend::External,
+        dialect,
         address: SocketAddr::new(ip, url.port),
         other_addresses: others.collect(),
         tls,
@@ -356,7 +362,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
             idle: Some(provider.timeouts.idle),
             total: provider.timeouts.total,
         },
-        unusable: unsupported.map(String::from).or(missing).or(untrusting),
+        unusable: unsupported.map(String::from).or(missing).or(unsigned).or(untrusting),
         withheld: None,
     };
     Some(Wanted { identity, spec })
@@ -374,8 +380,43 @@ fn credential_header(auth: Option<&Auth>) -> (Option<CredentialHeader>, Option<S
             header("authorization", token, |secret| Secret::new(&format!("Bearer {}", secret.expose())))
         }
         Some(Auth::ApiKeyHeader { header: name, key }) => header(name, key, Secret::clone),
-        Some(Auth::AwsSigV4 { .. }) => (None, Some(String::from("awsSigV4 is not supported by this version"))),
+        // No header of its own: each request is signed.
+        Some(Auth::AwsSigV4 { .. }) => (None, None),
     }
+}
+
+/// What a provider speaks, and why it cannot be spoken with although it is known.
+fn dialect(provider: &Provider) -> (Dialect, Option<String>) {
+    match (provider.api, &provider.auth) {
+        (ProviderApi::OpenAi, _) => (Dialect::OpenAi, None),
+        (ProviderApi::Bedrock, None | Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. })) => {
+            (Dialect::Bedrock { signer: None }, None)
+        }
+        (
+            ProviderApi::Bedrock,
+            Some(Auth::AwsSigV4 { region, service, access_key_id, secret_access_key, session_token }),
+        ) => match signer(region, service, access_key_id, secret_access_key, session_token.as_ref()) {
+            Ok(signer) => (Dialect::Bedrock { signer: Some(signer) }, None),
+            Err(why) => (Dialect::Bedrock { signer: None }, Some(why)),
+        },
+    }
+}
+
+fn signer(
+    region: &str,
+    service: &str,
+    access_key_id: &Credential,
+    secret_access_key: &Credential,
+    session_token: Option<&Credential>,
+) -> Result<Signer, String> {
+    let value = |credential: &Credential| match &credential.value {
+        Ok(secret) => Ok(secret.clone()),
+        Err(why) => Err(format!("the credential is missing: {why}")),
+    };
+    let token = session_token.map(value).transpose()?;
+    let (id, key) = (value(access_key_id)?, value(secret_access_key)?);
+    let credentials = Credentials::new(id.expose(), key.expose(), token.as_ref().map(Secret::expose));
+    Ok(Signer::new(credentials.map_err(|error| error.to_string())?, region, service))
 }
 
 /// Whether both are sent as the same header.
@@ -390,7 +431,10 @@ pub(crate) fn same_credential(a: Option<&CredentialHeader>, b: Option<&Credentia
 #[cfg(test)]
 mod tests {
     use super::*;
-    use config::snapshot::{Metrics, ModelKind, ServedModel, StaticEndpoint, WorkerSetLimits};
+    use config::snapshot::{
+        Authorities, BaseUrl, Metrics, ModelKind, ProviderTimeouts, ProviderTls, RateLimits, ServedModel,
+        StaticEndpoint, WorkerSetLimits,
+    };
 
     fn set(name: &str, model: &str, hosts: &[&str]) -> WorkerSet {
         WorkerSet {
@@ -408,7 +452,9 @@ mod tests {
             metrics: Metrics { path: "/metrics".into(), interval: Duration::from_secs(1) },
             kv_events: None,
             tokenizer: None,
+            gpu_cost: None,
             limits: WorkerSetLimits { in_flight_per_endpoint_max: None },
+            gpu_cost: None,
             auth: None,
         }
     }
@@ -478,6 +524,64 @@ mod tests {
         let names: Vec<_> = plan.endpoints.iter().flatten().map(|e| e.name.as_str()).collect();
         assert_eq!(names, ["localhost:8000", "pods:8000 (10.0.0.1)", "pods:8000 (10.0.0.2)"]);
         assert_eq!(plan.endpoints[0].as_ref().unwrap().address, "127.0.0.1:8000".parse().unwrap());
+    }
+
+    fn provider(limits: RateLimits) -> Provider {
+        let seconds = Duration::from_secs;
+        Provider {
+            id: ResourceId { namespace: "default".into(), name: "hosted".into() },
+            api: ProviderApi::OpenAi,
+            base_url: BaseUrl { tls: Tls::No, host: "api.test".into(), port: 80, path_prefix: String::new() },
+            tls: ProviderTls { authorities: Authorities::System, server_name: "api.test".into() },
+            auth: None,
+            models: Vec::new(),
+            limits,
+            timeouts: ProviderTimeouts {
+                connect: seconds(1),
+                first_byte: seconds(1),
+                idle: seconds(1),
+                total: Some(seconds(9)),
+            },
+        }
+    }
+
+    fn hosted(registry: &mut Registry, limits: RateLimits, found: &[&str]) -> Option<Arc<EndpointSpec>> {
+        let mut snapshot = Snapshot::default();
+        snapshot.providers = vec![provider(limits)];
+        let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
+        let plan = registry.plan(0, Arc::new(snapshot), &Addresses::from([("api.test".into(), found)]), &Pods::default()).plan;
+        plan.providers[0].and_then(|id| plan.endpoints[id.index()].clone())
+    }
+
+    #[test]
+    fn a_provider_is_one_endpoint_whatever_its_name_resolves_to() {
+        let mut registry = Registry::default();
+        let none = RateLimits::default();
+        assert!(hosted(&mut registry, none, &[]).is_none(), "its name is not resolved yet");
+        let first = hosted(&mut registry, none, &["10.0.0.2", "10.0.0.1"]).unwrap();
+        let of = |spec: &EndpointSpec| {
+            let others: Vec<String> = spec.other_addresses.iter().map(ToString::to_string).collect();
+            (spec.incarnation, spec.address.to_string(), others)
+        };
+        assert_eq!(of(&first), (1, "10.0.0.1:80".into(), vec!["10.0.0.2:80".into()]));
+        // The one in use stays as long as it is named.
+        let second = hosted(&mut registry, none, &["10.0.0.0", "10.0.0.1"]).unwrap();
+        assert_eq!(of(&second), (1, "10.0.0.1:80".into(), vec!["10.0.0.0:80".into()]));
+        let third = hosted(&mut registry, none, &["10.0.0.9"]).unwrap();
+        assert_eq!(of(&third), (1, "10.0.0.9:80".into(), vec![]));
+        assert!(Arc::ptr_eq(&third, &hosted(&mut registry, none, &["10.0.0.9"]).unwrap()), "nothing has changed");
+    }
+
+    #[test]
+    fn what_is_used_of_a_limit_outlives_a_change_of_it() {
+        let mut registry = Registry::default();
+        let limits = |requests| RateLimits { requests_per_minute: Some(requests), ..RateLimits::default() };
+        let spec = hosted(&mut registry, limits(1), &["10.0.0.1"]).unwrap();
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
+        let spec = hosted(&mut registry, limits(2), &["10.0.0.1"]).unwrap();
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
+        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use config::source::cluster::Contact;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::balancers::BalancersStatus;
 use super::keys::KeysStatus;
 use super::kv::KvStatus;
 use super::tokenizers;
@@ -58,16 +59,27 @@ pub(crate) struct Status {
     pub config: ConfigStatus,
     /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
     pub contact: Option<Contact>,
+    /// What is heard of other balancers; `None` when there are none.
+    pub balancers: Option<BalancersStatus>,
     pub certificates: CertificatesStatus,
     /// Worker sets that name a tokenizer, and what became of it.
     pub tokenizers: Vec<(String, tokenizers::State)>,
     /// The keys of token issuers, and readings of them that failed since the start.
     pub keys: (Vec<KeysStatus>, u64),
-    /// Sweeps of cache news that data threads missed.
-    pub cache_sweeps_lost: u64,
+    /// What data threads are yet to be told of caches, and sweeps of it that they missed.
+    pub cache_news: CacheNewsStatus,
     /// Lines of the access log that the writer lost.
     pub log_lines_dropped: u64,
     pub facts: Arc<Facts>,
+}
+
+/// News of caches on their way to the data threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheNewsStatus {
+    /// Blocks that wait; news without blocks count as a few.
+    pub keys_waiting: usize,
+    /// Sweeps that found no room at a data thread.
+    pub sweeps_lost: u64,
 }
 
 /// The certificates of TLS listeners.

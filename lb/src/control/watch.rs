@@ -338,6 +338,7 @@ mod tests {
             incarnation: 9,
             name: address.to_string(),
             backend: policy::Backend::Local,
+            dialect: crate::provider::Dialect::OpenAi,
             address,
             other_addresses: Vec::new(),
             tls: None,

@@ -1,6 +1,7 @@
 //! Answers that are one document: collected within a bound, read, sent with the model's name replaced.
 
 use super::framing::{Sink, Source};
+use super::translated::Broken;
 use super::{BodyRead, Cut, DOCUMENT_BYTES_MAX, End, Pass, Received};
 use crate::conn::LocalAnswer;
 use crate::error::{Refused, UpstreamError};
@@ -27,6 +28,9 @@ impl<F: FnMut(u64)> Pass<'_, F> {
                 return self.send_document(body).await;
             }
             if body.len() > DOCUMENT_BYTES_MAX {
+                if self.translated.is_some() {
+                    return self.cut_off(Cut::Garbled).await;
+                }
                 return self.stream(body, BodyRead::Already).await;
             }
             received.clear();
@@ -47,6 +51,10 @@ impl<F: FnMut(u64)> Pass<'_, F> {
     }
 
     async fn send_document(&mut self, body: Buf) -> End {
+        let body = match self.document_of(body) {
+            Ok(body) => body,
+            Err(broken) => return self.refuse(broken).await,
+        };
         let document = Document::parse_frame(&body).unwrap_or_default();
         if let Some(usage) = document.usage {
             self.usage.merge(usage);
@@ -75,11 +83,18 @@ impl<F: FnMut(u64)> Pass<'_, F> {
 
     /// The upstream failed before anything of the document was sent: the client gets an error instead.
     pub(super) async fn cut_off(&mut self, cut: Cut) -> End {
-        let refused = Refused::Upstream(match cut {
-            Cut::Reset => UpstreamError::Reset,
-            Cut::Silent | Cut::Late => UpstreamError::Timeout,
-            Cut::Garbled => UpstreamError::BadAnswer,
-        });
+        self.refuse(Broken::Cut(cut)).await
+    }
+
+    /// There is nothing for the client in what came, and it has been sent nothing: it gets an error instead.
+    pub(super) async fn refuse(&mut self, broken: Broken) -> End {
+        let cut = broken.cut();
+        let refused = match broken {
+            Broken::Cut(Cut::Reset) => Refused::Upstream(UpstreamError::Reset),
+            Broken::Cut(Cut::Silent | Cut::Late) => Refused::Upstream(UpstreamError::Timeout),
+            Broken::Cut(Cut::Garbled) => Refused::Upstream(UpstreamError::BadAnswer),
+            Broken::Said(refused) => refused,
+        };
         let mut body = Vec::new();
         refused.push_body(&mut body);
         let request_id = self.shown.request_id;

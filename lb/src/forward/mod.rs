@@ -9,12 +9,15 @@ pub mod door;
 mod events;
 mod framing;
 mod stream;
+mod translated;
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
+pub(crate) use self::translated::collect;
+use self::translated::{Events, Translated, push_translated_head_lines};
 use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
@@ -22,6 +25,7 @@ use crate::http1::{BodyFraming, Name, ResponseHead};
 use crate::io::{Buf, Stop, until};
 use crate::openai::Usage;
 use crate::openai::edit::UsageAsked;
+use crate::provider::Translation;
 use crate::shard::Shard;
 use crate::tls::Transport;
 use crate::upstream::{Answer, Deadline};
@@ -129,18 +133,31 @@ pub(crate) async fn forward(
     patience: Patience,
     first_content: impl FnMut(u64),
 ) -> Forwarded {
-    let Answer { conn, head, received } = answer;
+    let Answer { conn, head, received, translation } = answer;
     let (head, mut received) = (&*head, std::mem::take(received));
-    let kind = content_kind(head, &received);
+    let mut source = Source::new(head.framing);
+    let (kind, translated) = match translation.take() {
+        None => (content_kind(head, &received), None),
+        Some(Translation::Whole(shown)) => (Kind::Document, Some(Translated::Whole(shown))),
+        Some(Translation::Streamed(stream)) => {
+            // What is read from now on are the events made of it.
+            let raw = std::mem::replace(&mut source, Source::UntilClose);
+            (Kind::Events, Some(Translated::Events(Box::new(Events { raw, stream }))))
+        }
+    };
     client.out.clear();
-    client.out.small_with(|to| push_head_lines(to, head, &received, shown));
+    client.out.small_with(|to| match &translated {
+        None => push_head_lines(to, head, &received, shown),
+        Some(translated) => push_translated_head_lines(to, translated, shown),
+    });
     let mut pass = Pass {
         shard,
         client,
         conn,
         shown,
         patience,
-        source: Source::new(head.framing),
+        source,
+        translated,
         upstream_keeps: head.keep_alive,
         sink: Sink::Nothing,
         observer: Observer::new(kind, shown),
@@ -158,7 +175,9 @@ pub(crate) async fn forward(
     let told_length =
         head.headers.first(&received, Name::ContentLength).and_then(|v| std::str::from_utf8(v).ok()?.parse().ok());
     received.consume(head.head_bytes);
-    let end = if head.framing == BodyFraming::None {
+    let is_document =
+        kind == Kind::Document && (pass.translated.is_some() || !is_longer(&pass.source, DOCUMENT_BYTES_MAX));
+    let end = if head.framing == BodyFraming::None && pass.translated.is_none() {
         // To HEAD and 304 the length of what would have been sent may be told; else there simply is none.
         let length =
             if shown.head_only || head.status == 304 { told_length } else { (head.status != 204).then_some(0) };
@@ -166,7 +185,7 @@ pub(crate) async fn forward(
         // has none is believed.
         pass.upstream_keeps &= received.is_empty() && told_length == Some(0);
         pass.stream(Buf::default(), BodyRead::Bodiless(length)).await
-    } else if kind == Kind::Document && !is_longer(&pass.source, DOCUMENT_BYTES_MAX) {
+    } else if is_document {
         pass.document(received).await
     } else {
         pass.stream(received, BodyRead::NotYet).await
@@ -243,6 +262,7 @@ struct Pass<'a, F> {
     shown: &'a Presentation<'a>,
     patience: Patience,
     source: Source,
+    translated: Option<Translated>,
     upstream_keeps: bool,
     sink: Sink,
     observer: Observer,

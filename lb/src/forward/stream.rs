@@ -26,6 +26,11 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         }
         let mut begun = false;
         loop {
+            received = match self.events_of(received) {
+                Ok(events) => events,
+                Err(broken) if begun => return self.break_off(broken.cut()).await,
+                Err(broken) => return self.refuse(broken).await,
+            };
             if !received.is_empty()
                 && let Err(cut) = self.put_received(received)
             {
@@ -48,7 +53,7 @@ impl<F: FnMut(u64)> Pass<'_, F> {
             let buf = self.next_buffer();
             received = match self.receive_pinging(buf).await {
                 Received::Some(buf) => buf,
-                Received::End if matches!(self.source, Source::UntilClose) => {
+                Received::End if matches!(self.source, Source::UntilClose) && self.translated.is_none() => {
                     self.source = Source::Nothing;
                     self.upstream_keeps = false;
                     Buf::default()

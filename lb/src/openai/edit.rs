@@ -1,6 +1,7 @@
 //! The splices that make the client's body the upstream's: `model`, `stream_options.include_usage`, and the sampling
 //! parameters that a rule changes; nothing else.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
 use policy::{Api, Rewrite};
@@ -65,6 +66,22 @@ impl Edits {
     /// Bytes of the edited body.
     pub(crate) fn body_bytes(&self, original: usize) -> usize {
         self.splices.iter().fold(original, |bytes, splice| bytes - splice.at.len() + splice.with.len())
+    }
+
+    /// The edited body in one piece.
+    pub(crate) fn applied<'a>(&self, body: &'a [u8]) -> Cow<'a, [u8]> {
+        if self.splices.is_empty() {
+            return Cow::Borrowed(body);
+        }
+        let mut edited = Vec::with_capacity(self.body_bytes(body.len()));
+        let mut from = 0;
+        for splice in &self.splices {
+            edited.extend_from_slice(&body[from..splice.at.start]);
+            edited.extend_from_slice(&splice.with);
+            from = splice.at.end;
+        }
+        edited.extend_from_slice(&body[from..]);
+        Cow::Owned(edited)
     }
 
     /// Appends the edited body, which stands at `body` in the data of `out`.

@@ -3,12 +3,14 @@
 //! A classifier runs only if a rule in force refers to one of its tags; the one for personal data also if a request of the
 //! pool may leave the cluster at all. What cannot be read counts as personal: a leak by omission is the unforgivable fault.
 
+pub(crate) mod remote;
 mod text;
 mod turns;
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
 use config::Snapshot;
 use config::snapshot::{Classifier, ClassifierKind, OnError, Pool, Scope as ConfigScope, WordBoundary};
@@ -21,6 +23,7 @@ use predictor::classify::{
 
 use crate::openai::Request;
 use crate::shard::Shard;
+use remote::Service;
 use text::Sources;
 use turns::Pace;
 
@@ -32,8 +35,8 @@ const UNSCANNED: &str = "pii-unscanned";
 pub(crate) enum Tagger {
     /// No rule asks for a tag.
     Idle,
-    /// Compiled.
-    Active(Box<Scanner>),
+    /// Compiled, and services that are asked besides.
+    Active(Box<Scanner>, Vec<Arc<Service>>),
     /// A classifier did not compile: every prompt counts as unread.
     Broken,
 }
@@ -65,8 +68,9 @@ impl Tagger {
         if builtins.is_empty() && referenced.is_empty() {
             return (Self::Idle, None);
         }
+        let services = needed.iter().filter_map(|classifier| Service::of(classifier)).collect();
         match Scanner::compile(&builtins) {
-            Ok(scanner) => (Self::Active(Box::new(scanner)), None),
+            Ok(scanner) => (Self::Active(Box::new(scanner), services), None),
             Err(error) => (Self::Broken, Some(error.to_string())),
         }
     }
@@ -88,14 +92,28 @@ impl Tagger {
     }
 
     async fn read<'a>(&'a self, api: Api, request: &Request, body: &[u8], pace: Pace<'_>) -> Vec<&'a str> {
-        let scanner = match self {
+        let (scanner, services) = match self {
             Self::Idle => return Vec::new(),
             Self::Broken => return vec![UNSCANNED],
-            Self::Active(scanner) => scanner,
+            Self::Active(scanner, services) => (scanner, services),
         };
         let sources = Sources::of(api, request, body);
         let tags = turns::tags(scanner, &sources, pace).await;
-        tags.into_iter().filter_map(|tag| scanner.tag_name(tag)).collect()
+        let mut tags: Vec<&str> = tags.into_iter().filter_map(|tag| scanner.tag_name(tag)).collect();
+        for service in services {
+            let given = match pace {
+                // A command asks no service.
+                Pace::AtOnce => None,
+                Pace::Turns(shard) => service.ask(&sources, shard).await,
+            };
+            match given {
+                Some(places) => {
+                    tags.extend(places.iter().filter_map(|at| service.tags.get(usize::from(*at)).map(String::as_str)));
+                }
+                None => tags.extend(service.unanswered()),
+            }
+        }
+        tags
     }
 }
 

@@ -24,9 +24,19 @@ pub(super) enum Form {
     Plain,
 }
 
+/// Where a piece stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// In the prompt.
+    Prompt,
+    /// Outside of it.
+    Rest,
+}
+
 /// A piece before it is text.
 #[derive(Debug, Clone)]
 pub(super) struct Source<'a> {
+    pub(super) origin: Origin,
     pub(super) scope: Scope,
     pub(super) form: Form,
     pub(super) bytes: Cow<'a, [u8]>,
@@ -40,7 +50,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// Most bytes of a part between two pieces that is left out where it holds nothing but names and punctuation.
-const PLAIN_GAP_BYTES_MAX: usize = 40;
+const PLAIN_GAP_BYTES_MAX: usize = 64;
 
 impl<'a> Sources<'a> {
     /// Of one request.
@@ -55,12 +65,13 @@ impl<'a> Sources<'a> {
             audio: matches!(api, Api::Transcriptions | Api::Translations),
             ..Shape::default()
         };
-        let (mut pieces, mut named) = (Vec::new(), Vec::new());
+        // The model's name is the operator's, not the prompt's.
+        let (mut pieces, mut named) = (Vec::new(), vec![request.model_at.clone()]);
         let mut scope = Scope::User;
         walk(request, body, &mut |piece| {
             let mut push = |scope, form, bytes: &'a [u8]| {
                 named.push(place(body, bytes));
-                pieces.push(Source { scope, form, bytes: Cow::Borrowed(bytes) });
+                pieces.push(Source { origin: Origin::Prompt, scope, form, bytes: Cow::Borrowed(bytes) });
             };
             match piece {
                 Piece::Turn(role) => {
@@ -88,7 +99,8 @@ impl<'a> Sources<'a> {
             && let Some(rest) = rest(body, &request.object, named)
         {
             // First, so that it stands between no two parts of a turn.
-            pieces.insert(0, Source { scope: Scope::System, form: Form::Escaped, bytes: Cow::Owned(rest) });
+            let (origin, scope, form) = (Origin::Rest, Scope::System, Form::Escaped);
+            pieces.insert(0, Source { origin, scope, form, bytes: Cow::Owned(rest) });
         }
         Self { pieces, shape }
     }
@@ -126,7 +138,8 @@ fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Opt
     named.sort_unstable_by_key(|range| range.start);
     let mut rest = Vec::new();
     let mut at = object.start;
-    for range in named.into_iter().chain([object.end..object.end]) {
+    let end = object.end..object.end;
+    for range in named.into_iter().chain(std::iter::once(end)) {
         if range.start > at {
             let gap = body.get(at..range.start).unwrap_or_default();
             if gap.len() > PLAIN_GAP_BYTES_MAX || gap.iter().any(|byte| telling(*byte)) {
@@ -229,10 +242,14 @@ mod tests {
             r#"{"model":"m","messages":[{"role":"user","content":[{"type":"file","file":{"file_data":"x"}}]}]}"#
         ));
         assert!(!unread(r#"{"model":"m","messages":[{"role":"user","content":"x"}]}"#));
-        let broken = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed(b"a\\ud800b".as_slice()) };
-        assert_eq!(decode(&broken).1, Decoded::InPart);
-        let sent = Source { scope: Scope::User, form: Form::Escaped, bytes: Cow::Borrowed("a\u{fffd}b".as_bytes()) };
-        assert_eq!(decode(&sent).1, Decoded::Wholly);
+        let piece = |bytes: &'static [u8]| Source {
+            origin: Origin::Prompt,
+            scope: Scope::User,
+            form: Form::Escaped,
+            bytes: Cow::Borrowed(bytes),
+        };
+        assert_eq!(decode(&piece(b"a\\ud800b")).1, Decoded::InPart);
+        assert_eq!(decode(&piece("a\u{fffd}b".as_bytes())).1, Decoded::Wholly);
     }
 
     #[test]

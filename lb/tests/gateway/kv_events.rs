@@ -1,14 +1,16 @@
 //! What engines tell of their own caches: known, missed, cut off, cleared, restarted; requests are answered throughout.
 
+use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 
 use engine::kv_events::{Line, Stream};
+use engine::step::{Parameters, StepCost};
 use engine::{Engine, KvEvents, Settings};
 use serde_json::Value;
 
-use crate::support::client::request;
+use crate::support::client::{post, request};
 use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, restart, worker_set};
-use crate::support::{Client, Driver, Gateway, Setup, eventually};
+use crate::support::{Client, Driver, Gateway, Setup, eventually, get};
 
 on_both_drivers![
     an_engines_cache_is_known_from_its_events,
@@ -18,6 +20,9 @@ on_both_drivers![
     a_gateway_that_starts_late_asks_for_what_was_published_before,
     an_engine_restarted_on_the_same_port_starts_empty,
     engines_that_connect_are_told_apart_by_their_topics,
+    ranks_are_heard_at_ports_one_after_the_other,
+    requests_go_on_while_a_stream_says_nonsense,
+    in_exact_tokens_the_overlap_is_what_the_engine_had_cached,
 ];
 
 /// The default of engines.
@@ -178,4 +183,127 @@ fn engines_that_connect_are_told_apart_by_their_topics(driver: Driver) {
         engines.iter().for_each(Engine::reset_prefix_cache);
         engines.iter().all(|engine| told(&gateway, engine)["state"] == "live").then_some(())
     });
+}
+
+/// An engine that publishes at this port; `None` where the port is taken.
+fn publishing_at(port: u16) -> Option<Engine> {
+    let stream = Stream::Bind((Ipv4Addr::LOCALHOST, port).into());
+    let events = KvEvents { stream, replay: None, ..KvEvents::default() };
+    let settings = Settings { models: vec![MODEL.to_owned()], kv_events: Some(events), ..Settings::instant() };
+    Engine::start(settings).ok()
+}
+
+fn ranks_are_heard_at_ports_one_after_the_other(driver: Driver) {
+    let (first, second) = eventually("two ports in a row are free", || {
+        let first = publishing_at(0)?;
+        let second = publishing_at(first.kv_events_addr()?.port().checked_add(1)?)?;
+        Some((first, second))
+    });
+    let port = first.kv_events_addr().unwrap().port();
+    let events = format!("{{ port: {port}, dataParallelRanks: 2 }}");
+    let documents = with_events(&worker_set("workers", MODEL, ALIAS, &[&first]), &events);
+    let gateway = Setup::new(documents).start(driver);
+    let ask_each = |prompts: std::ops::Range<u32>| {
+        let one = ask(&gateway, prompts.clone());
+        for number in prompts {
+            let prompt = format!("second {number:04} ").repeat(100);
+            let body = chat_of(MODEL, &prompt, 40, "");
+            assert_eq!(post(second.addr(), "/v1/chat/completions", "", &body).status, 200);
+        }
+        one
+    };
+    eventually("both are heard", || {
+        ask_each(0..2);
+        [&first, &second].into_iter().for_each(Engine::reset_prefix_cache);
+        (told(&gateway, &first)["state"] == "live").then_some(())
+    });
+    let of_the_first = ask_each(2..4);
+    until(&gateway, &first, "the blocks of both are known", |told| {
+        told["blocks"].as_u64().is_some_and(|blocks| blocks > of_the_first)
+    });
+}
+
+fn requests_go_on_while_a_stream_says_nonsense(driver: Driver) {
+    let engine = engine_of(Settings::instant());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let babbler = std::thread::spawn(move || {
+        // One connection after the other is told something that is no ZMTP.
+        for _ in 0..3 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(&b"HTTP/1.1 200 OK\r\n\r\n".repeat(10)).unwrap();
+        }
+    });
+    let documents = with_events(&worker_set("workers", MODEL, ALIAS, &[&engine]), &format!("{{ port: {port} }}"));
+    let gateway = Setup::new(documents).start(driver);
+    ask(&gateway, 0..3);
+    let told = until(&gateway, &engine, "what is wrong is told", |told| {
+        told["why"].as_str().is_some_and(|why| why.contains("does not speak ZMTP 3"))
+    });
+    assert_eq!(told["state"], "waiting");
+    babbler.join().unwrap();
+    ask(&gateway, 3..6);
+}
+
+/// A prompt of token ids: one of a few documents, and a question that is asked once.
+fn prompt_of_ids(number: u32) -> Vec<u32> {
+    let document = (number * 2_654_435 >> 7) % 5;
+    let question = number * 13 % 50 + 1;
+    let begun = (0..100 + 40 * document).map(|at| (document * 37 + at * 11) % 190);
+    begun.chain((0..question).map(|at| (number * 3 + at * 5) % 190)).collect()
+}
+
+/// The prompt's tokens and what was expected to be cached of it, as decided.
+fn expected(gateway: &Gateway, request_id: &str) -> (u64, u64) {
+    eventually("the decision is kept", || {
+        let answer = get(gateway.admin, &format!("/decisions/{request_id}"));
+        let decision = (answer.status == 200).then(|| answer.json()["decisions"][0].clone())?;
+        Some((decision["promptTokens"].as_u64()?, decision["candidates"][0]["overlapTokens"].as_u64()?))
+    })
+}
+
+fn in_exact_tokens_the_overlap_is_what_the_engine_had_cached(driver: Driver) {
+    let parameters = Parameters { blocks_max: 48, cost: StepCost::NONE, ..Parameters::default() };
+    let engine = engine_of(Settings { parameters, ..publishing() });
+    let tokenizer = concat!(env!("CARGO_MANIFEST_DIR"), "/../predictor/tokenizer/tests/data/chatml");
+    let documents = documents(&engine, true).replacen(
+        "  model:",
+        &format!("  tokenizer: {{ file: \"{tokenizer}\" }}\n  model:"),
+        1,
+    );
+    let gateway = Setup::new(documents).start(driver);
+    eventually("the tokenizer is in force", || {
+        let told = get(gateway.admin, "/endpoints").json();
+        (told["tokenizers"][0]["promptsBy"] == "tokens").then_some(())
+    });
+    let (mut compared, mut cached) = (0, 0);
+    for number in 0..24 {
+        let ids = prompt_of_ids(number);
+        let body = format!(r#"{{"model":"{MODEL}","prompt":{ids:?},"max_tokens":3}}"#);
+        let headers = format!("x-request-id: exact-{number}\r\n");
+        let answer = post(gateway.address, "/v1/completions", &headers, &body);
+        assert_eq!(answer.status, 200, "{answer:?}");
+        let (tokens, overlap) = expected(&gateway, &format!("exact-{number}"));
+        let had = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap();
+        // A busy machine may be late with the tokens of one or the other.
+        if tokens == ids.len() as u64 {
+            assert_eq!(overlap, had, "request {number} of {tokens} tokens");
+            compared += 1;
+            cached += had;
+        }
+        eventually("the data thread knows what the engine keeps", || {
+            // Data threads are asked after the control thread, and hear what it told before.
+            let shown = get(gateway.admin, "/endpoints").json();
+            let events = &shown["endpoints"][0]["kvEvents"];
+            let all_heard = events["messages"] == engine.kv_messages() && events["state"] == "live";
+            (all_heard && shown["cacheNewsWaiting"] == 0).then_some(())
+        });
+    }
+    assert!(compared >= 12 && cached > 1_000, "{compared} requests with {cached} tokens cached");
+    let told = told(&gateway, &engine);
+    assert!(told["blocksRemoved"].as_u64().unwrap() > 50, "{told}");
+    assert_eq!(
+        (&told["overlapBy"], &gateway.endpoint(engine.addr())["belief"]["overlapBy"]),
+        (&"tokens".into(), &"events".into())
+    );
 }

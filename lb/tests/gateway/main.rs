@@ -7,6 +7,7 @@
 #[macro_use]
 mod support;
 
+mod balancers;
 mod changes;
 #[cfg(feature = "kubernetes")]
 mod cluster;
@@ -22,4 +23,5 @@ mod policies;
 mod shutdown;
 mod spread;
 mod stream;
+mod tags;
 mod upstream;

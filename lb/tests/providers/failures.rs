@@ -42,7 +42,7 @@ struct Case {
 
 fn cases(authority: &Authority) -> Vec<Case> {
     let good = || authority.issue(&[HOST]);
-    let answers = || Manner::Answers(document("{}"));
+    let answers = || Manner::Answers(document("{}").into());
     let tls = "upstream_tls_failed";
     let case =
         |what, leaf, manner, message, failure| Case { what, leaf, manner, fields: "", code: tls, message, failure };
@@ -98,7 +98,7 @@ fn every_failed_handshake_says_why_and_the_next_provider_takes_the_request(drive
 
 fn status_answer(status: &str, lines: &str) -> Manner {
     let body = format!(r#"{{"error":{{"message":"Incorrect API key provided: {TOKEN}"}}}}"#);
-    Manner::Answers(document(&body).replacen("200 OK\r\n", &format!("{status}\r\n{lines}"), 1))
+    Manner::Answers(document(&body).replacen("200 OK\r\n", &format!("{status}\r\n{lines}"), 1).into())
 }
 
 fn a_refused_credential_is_not_tried_again_there_and_nothing_for_the_client(driver: Driver) {

@@ -44,6 +44,8 @@ fn requests_of_a_minute_are_counted_over_all_threads(driver: Driver) {
     assert_eq!((model_requests(&first).len(), model_requests(&second).len()), (17, 23));
     at_once(&gateway, 5, &chat(ALIAS, 1));
     assert_eq!((model_requests(&first).len(), model_requests(&second).len()), (17, 28));
+    let minute = gateway.endpoint(first.addr())["lastMinute"].clone();
+    assert_eq!((&minute["requests"], &minute["requestsMax"]), (&17.into(), &17.into()), "{minute}");
     gateway.expect_nothing_in_flight();
 }
 

@@ -13,6 +13,7 @@ mod support;
 #[allow(dead_code, reason = "the tests of listeners use the rest")]
 mod pki;
 
+mod bedrock;
 mod failures;
 mod hosted;
 mod limits;

@@ -85,7 +85,7 @@ fn a_connection_is_kept_and_the_next_session_is_resumed(driver: Driver) {
     assert_eq!(gateway.metric("kinference_upstream_tls_handshakes_total", &[]), 1.0);
 
     let closing = document(JSON).replacen("\r\n", "\r\nConnection: close\r\n", 1);
-    let server = Server::start(&leaf, Manner::Answers(closing));
+    let server = Server::start(&leaf, Manner::Answers(closing.into()));
     let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);
     let gateway = setup(resources, &authority).start(driver);
     for _ in 0..3 {
@@ -97,7 +97,7 @@ fn a_connection_is_kept_and_the_next_session_is_resumed(driver: Driver) {
 
 fn the_name_of_the_server_is_told_and_http_1_1_agreed_upon(driver: Driver) {
     let (authority, leaf) = trusted();
-    let server = Server::start(&leaf, Manner::Answers(document(JSON)));
+    let server = Server::start(&leaf, Manner::Answers(document(JSON).into()));
     let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);
     let gateway = setup(resources, &authority).start(driver);
     assert_eq!(gateway.chat("", &chat(ALIAS, 2)).status, 200);
@@ -108,7 +108,7 @@ fn the_name_of_the_server_is_told_and_http_1_1_agreed_upon(driver: Driver) {
 fn a_server_may_have_another_name_than_its_address(driver: Driver) {
     let (authority, _) = trusted();
     let leaf = authority.issue(&["private.provider.test"]);
-    let server = Server::start(&leaf, Manner::Answers(document(JSON)));
+    let server = Server::start(&leaf, Manner::Answers(document(JSON).into()));
     let tls = "  tls: { caFile: ../ca.crt, serverName: private.provider.test }\n";
     let url = format!("https://127.0.0.1:{}/v1", server.port);
     let gateway = setup(provider_at("hosted", &url, tls) + &providers_only(&["hosted"]), &authority).start(driver);
@@ -137,7 +137,7 @@ fn long_prompts_and_long_answers_go_through(driver: Driver) {
 fn an_answer_that_comes_before_the_prompt_is_sent_ends_the_upload(driver: Driver) {
     let (authority, leaf) = trusted();
     let refusal = "HTTP/1.1 413 Content Too Large\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
-    let server = Server::start(&leaf, Manner::AnswersHead(refusal.to_owned()));
+    let server = Server::start(&leaf, Manner::AnswersHead(refusal.into()));
     let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);
     let gateway = setup(resources, &authority).start(driver);
     let body = format!("{}{}", chat(ALIAS, 2), " ".repeat(24 << 20));
@@ -151,8 +151,8 @@ fn what_is_cut_off_without_a_word_is_not_taken_for_whole(driver: Driver) {
     // Without a length the end of the connection is the end of the answer: anybody on the way could make one.
     let cut = format!("HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n{JSON}");
     for (manner, status) in [
-        (Manner::CutsOff(cut.clone()), 502),
-        (Manner::Answers(cut.replacen("\r\n", "\r\nConnection: close\r\n", 1)), 200),
+        (Manner::CutsOff(cut.clone().into()), 502),
+        (Manner::Answers(cut.replacen("\r\n", "\r\nConnection: close\r\n", 1).into()), 200),
     ] {
         let server = Server::start(&leaf, manner);
         let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);

@@ -16,11 +16,11 @@ use crate::support::client::find;
 #[derive(Clone, Debug)]
 pub(crate) enum Manner {
     /// Each request of a connection is answered so.
-    Answers(String),
+    Answers(Vec<u8>),
     /// A request is answered so when its head has come, and nothing more is read; the connection stays open.
-    AnswersHead(String),
+    AnswersHead(Vec<u8>),
     /// One request is answered so, then the socket ends without a word of TLS.
-    CutsOff(String),
+    CutsOff(Vec<u8>),
     /// What comes first is read, then the connection ends.
     ClosesInHandshake,
     /// What comes first is read, then nothing happens.
@@ -42,6 +42,8 @@ pub(crate) struct Server {
 pub(crate) struct Seen {
     /// Heads of requests.
     pub(crate) heads: Vec<String>,
+    /// Bodies of requests.
+    pub(crate) bodies: Vec<Vec<u8>>,
     /// Server names asked for in handshakes.
     pub(crate) names: Vec<Option<String>>,
     /// Whether sessions were new.
@@ -161,7 +163,7 @@ fn answer(
         lock(seen).heads.push(head.clone());
         let (text, body) = match manner {
             Manner::AnswersHead(text) => {
-                stream.write_all(text.as_bytes())?;
+                stream.write_all(text)?;
                 stream.flush()?;
                 hold(stop);
                 return Ok(());
@@ -175,13 +177,14 @@ fn answer(
         while received.len() < end + body {
             receive(stream, &mut received)?;
         }
+        lock(seen).bodies.push(received[end..end + body].to_vec());
         received.drain(..end + body);
-        stream.write_all(text.as_bytes())?;
+        stream.write_all(text)?;
         stream.flush()?;
         if matches!(manner, Manner::CutsOff(_)) {
             return Ok(());
         }
-        if text.to_ascii_lowercase().contains("connection: close") {
+        if find(&text.to_ascii_lowercase(), b"connection: close").is_some() {
             stream.conn.send_close_notify();
             return stream.flush();
         }

@@ -152,6 +152,10 @@ impl Publisher {
         });
     }
 
+    pub(crate) fn count(&self) -> u64 {
+        self.lock().next
+    }
+
     pub(crate) fn withhold(&self, messages: u32) {
         self.lock().withheld = messages;
     }

@@ -177,6 +177,11 @@ impl Engine {
         self.bound.kv_replay
     }
 
+    /// Messages of KV events so far, sent or not.
+    pub fn kv_messages(&self) -> u64 {
+        self.shared.publisher.as_ref().map_or(0, |publisher| publisher.count())
+    }
+
     /// The next messages are numbered and kept, and not sent.
     pub fn withhold_kv_events(&self, messages: u32) {
         self.shared.publisher.iter().for_each(|publisher| publisher.withhold(messages));

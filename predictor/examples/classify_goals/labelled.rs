@@ -91,10 +91,10 @@ fn count(scanner: &Scanner, scratch: &mut Scratch, row: &Value, counts: &mut Cou
             continue;
         }
         counts.tiers.entry(label["tier"].as_str().unwrap_or_default().to_owned()).or_default().add(found);
-        match kind {
-            Kind::CreditCard => counts.cards.add(found),
-            Kind::Phone => counts.phones.add(found),
-            _ => {}
+        if kind == Kind::CreditCard {
+            counts.cards.add(found);
+        } else if kind == Kind::Phone {
+            counts.phones.add(found);
         }
         if style.starts_with("beside") || style.ends_with("adjacent") {
             counts.beside.add(found);

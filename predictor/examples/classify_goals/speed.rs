@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use predictor::classify::{Piece, Scanner, Scope, Scratch, Shape};
+use predictor::classify::{Piece, Progress, Scanner, Scope, Scratch, Shape};
 
 use super::{Row, data};
 
@@ -94,7 +94,9 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         ("a list of numbers", long("1024,2048,4096,8192,")),
         ("JSON of a tool", long("{\"id\":10482,\"name\":\"widget\",\"price\":12.75,\"tags\":[\"a\",\"b\"]},")),
     ];
+    let mut longest = 0.0f64;
     for (name, text) in inputs {
+        longest = longest.max(longest_turn(everything, &mut scratch, &text[..text.floor_char_boundary(1 << 20)]));
         let (mut total, mut bytes) = (0.0, 0);
         for block in windows(&text, 64 * 1024) {
             total += seconds(finder, &mut scratch, block);
@@ -108,7 +110,32 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
             met: rate >= 40.0,
         });
     }
+    // Between two turns the other requests of the thread go on.
+    rows.push(Row::at_most("longest turn of a prompt of 1 MB", 1000.0, longest * 1e6, " us"));
     Ok(rows)
+}
+
+/// The longest time between two places where a scan can be left, in seconds.
+fn longest_turn(scanner: &Scanner, scratch: &mut Scratch, text: &str) -> f64 {
+    let mut least: Vec<f64> = Vec::new();
+    for _ in 0..TRIES {
+        let mut scan = scanner.start(scratch, &Shape::default());
+        scan.begin(Piece { scope: Scope::User, text });
+        for turn in 0.. {
+            let begun = Instant::now();
+            let progress = scan.step();
+            let took = begun.elapsed().as_secs_f64();
+            match least.get_mut(turn) {
+                Some(least) => *least = least.min(took),
+                None => least.push(took),
+            }
+            if progress == Progress::Done {
+                break;
+            }
+        }
+        scan.finish();
+    }
+    least.into_iter().fold(0.0, f64::max)
 }
 
 fn seconds(scanner: &Scanner, scratch: &mut Scratch, text: &str) -> f64 {

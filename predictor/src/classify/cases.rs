@@ -705,10 +705,15 @@ proptest::proptest! {
     fn where_a_text_is_cut_into_slices_changes_nothing(front in 0usize..SLICE_BYTES, number in any_card(), mail in "[a-z]{3,9}@[a-z]{3,9}\\.org") {
         let filler = "The committee met again and read what the others had written, and nothing was decided. ";
         let document = filler.repeat(2 * SLICE_BYTES / filler.len());
-        let text = format!("{} {number} or write to {mail} {}", &document[..front], &document[front..]);
-        let mut kinds: Vec<Kind> = found(scanner(), &text).into_iter().map(|(kind, _)| kind).collect();
-        kinds.sort_unstable();
-        prop_assert_eq!(kinds, [Kind::Email, Kind::CreditCard]);
+        let sentence = format!("{number} or write to {mail}");
+        let text = format!("{} {sentence} {}", &document[..front], &document[front..]);
+        let kinds = |text: &str| {
+            let mut kinds: Vec<Kind> = found(scanner(), text).into_iter().map(|(kind, _)| kind).collect();
+            kinds.sort_unstable();
+            kinds
+        };
+        // The words of the document are around it either way.
+        prop_assert_eq!(kinds(&text), kinds(&format!("{filler} {sentence} {filler}")));
     }
 }
 

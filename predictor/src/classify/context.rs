@@ -58,6 +58,15 @@ struct Carry {
     chained: u64,
 }
 
+/// The words in front of one place.
+#[derive(Debug, Clone, Copy)]
+struct Front {
+    start: usize,
+    /// Index of the first word behind them.
+    next: usize,
+    kinds: u64,
+}
+
 /// The words, lines and supported neighbours of the slice at hand. All buffers are reused.
 #[derive(Debug, Default)]
 pub(super) struct Context {
@@ -70,6 +79,7 @@ pub(super) struct Context {
     chained: u64,
     carry: Carry,
     outer: u64,
+    front: Option<Front>,
     /// Every kind that anything in the slice can support.
     present: u64,
     ready: bool,
@@ -88,6 +98,7 @@ impl Context {
     /// A new slice of the same piece begins.
     pub(super) fn start_slice(&mut self) {
         self.ready = false;
+        self.front = None;
         self.lines_ready = false;
         self.outer = 0;
         self.chain.clear();
@@ -115,21 +126,40 @@ impl Context {
     }
 
     fn near_prepared(&mut self, start: usize, end: usize) -> u64 {
-        let from = start.saturating_sub(BEFORE_BYTES);
-        let first = self.words.partition_point(|word| (word.start as usize) < from);
-        let mut kinds = self.outer;
+        // Candidates come in order, several from one place: what stands in front of them is looked up once.
+        let (first, in_front) = match self.front {
+            Some(front) if front.start == start => (front.next, front.kinds),
+            Some(_) | None => self.look_in_front(start),
+        };
+        let mut kinds = self.outer | in_front;
         for word in &self.words[first..] {
             self.work += 1;
             if word.start as usize >= end + AFTER_BYTES {
                 break;
             }
-            let in_front = word.end as usize <= start;
-            let behind = word.start as usize >= end && word.end as usize <= end + AFTER_BYTES;
-            if in_front || behind {
+            if word.start as usize >= end && word.end as usize <= end + AFTER_BYTES {
                 kinds |= word.kinds;
             }
         }
         kinds
+    }
+
+    /// The first word that does not end in front of `start`, and the kinds of those near that do.
+    fn look_in_front(&mut self, start: usize) -> (usize, u64) {
+        let from = start.saturating_sub(BEFORE_BYTES);
+        let first = self.words.partition_point(|word| (word.start as usize) < from);
+        let (mut kinds, mut next) = (0, first);
+        for (at, word) in self.words.iter().enumerate().skip(first) {
+            self.work += 1;
+            if word.start as usize >= start {
+                break;
+            }
+            next = at + 1;
+            // A word that reaches into the candidate is none of either side.
+            kinds |= if word.end as usize <= start { word.kinds } else { 0 };
+        }
+        self.front = Some(Front { start, next, kinds });
+        (next, kinds)
     }
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.

@@ -84,11 +84,13 @@ pub(super) fn decode(token: &[u8], out: &mut Vec<u8>) -> bool {
 fn decode_hex(token: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let digit = |byte: u8| char::from(byte).to_digit(16).unwrap_or(0) as u8;
+    let mut reading = Reading::default();
     for pair in token.chunks_exact(2) {
-        out.push(digit(pair[0]) * 16 + digit(pair[1]));
-        if out.len() == 12 && !readable(out) {
+        let byte = digit(pair[0]) * 16 + digit(pair[1]);
+        if !reading.takes(byte) {
             return false;
         }
+        out.push(byte);
     }
     readable(out)
 }
@@ -96,19 +98,45 @@ fn decode_hex(token: &[u8], out: &mut Vec<u8>) -> bool {
 fn decode_base64(token: &[u8], out: &mut Vec<u8>) -> bool {
     out.clear();
     let (mut bits, mut held) = (0u32, 0u32);
+    let mut reading = Reading::default();
     for byte in token {
         let Some(value) = sextet(*byte) else { continue };
         bits = bits << 6 | u32::from(value);
         held += 6;
         if held >= 8 {
             held -= 8;
-            out.push((bits >> held) as u8);
-            if out.len() == 12 && !readable(out) {
+            let byte = (bits >> held) as u8;
+            if !reading.takes(byte) {
                 return false;
             }
+            out.push(byte);
         }
     }
     readable(out)
+}
+
+/// Tells with the first byte that does not belong there that bytes are no text: random ones end after two or three.
+#[derive(Debug, Default)]
+struct Reading {
+    /// Bytes of a character that are still to come.
+    more: u8,
+}
+
+impl Reading {
+    fn takes(&mut self, byte: u8) -> bool {
+        if self.more > 0 {
+            self.more -= 1;
+            return byte & 0xc0 == 0x80;
+        }
+        self.more = match byte {
+            b'\n' | b'\r' | b'\t' | 0x20..=0x7e => 0,
+            0xc2..=0xdf => 1,
+            0xe0..=0xef => 2,
+            0xf0..=0xf4 => 3,
+            _ => return false,
+        };
+        true
+    }
 }
 
 /// Whether bytes are text: printable ASCII, line ends, and perhaps a character of another script cut at the end.

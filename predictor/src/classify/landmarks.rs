@@ -6,6 +6,8 @@
 //! where an automaton of the same strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with
 //! the few strings that share its first bytes. The case of ASCII letters does not count but for prefixes.
 
+use std::ops::Range;
+
 use super::context::WordAt;
 use super::kind::KindSet;
 use super::words::{Ending, TABLE};
@@ -90,7 +92,7 @@ impl Index {
     }
 
     /// The range of entries with `key`.
-    fn entries(&self, key: u32) -> std::ops::Range<usize> {
+    fn entries(&self, key: u32) -> Range<usize> {
         let bit = spread(key);
         if self.present[bit / 64] >> (bit % 64) & 1 == 0 {
             return 0..0;
@@ -125,12 +127,19 @@ fn key_of(text: &[u8], bytes: usize) -> Option<u32> {
     text.first_chunk::<SHORT_KEY_BYTES>().map(|first| key([first[0], first[1], 0, 0]))
 }
 
+/// The first two bytes of a text, as the number of a bit.
+fn pair_of(text: &[u8]) -> Option<usize> {
+    text.first_chunk::<2>().map(|first| usize::from(u16::from_le_bytes(*first) | 0x2020))
+}
+
 /// The compiled strings.
 #[derive(Debug)]
 pub(super) struct Landmarks {
     entries: Vec<Entry>,
     long: Index,
     short: Index,
+    /// The first two bytes of all strings, one bit each: what most places fail by.
+    pairs: Box<[u64]>,
 }
 
 const SMALL: u8 = 1;
@@ -148,6 +157,23 @@ const CLASS: [u8; 256] = {
             _ => 0,
         };
         byte += 1;
+    }
+    table
+};
+
+/// Bytes that are looked at together.
+const BLOCK_BYTES: usize = 64;
+
+/// By the class of the byte before (three bits) and the byte's own: 1 where a string may begin.
+const STARTS: [u8; 64] = {
+    let mut table = [0; 64];
+    let mut at = 0;
+    while at < 64 {
+        let (before, class) = (at as u8 >> 3, at as u8 & 7);
+        let letter = class & (SMALL | CAPITAL) != 0;
+        let first = before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0;
+        table[at] = (letter && first || class & BEGINS != 0) as u8;
+        at += 1;
     }
     table
 };
@@ -183,7 +209,11 @@ impl Landmarks {
             entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
         };
         let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
-        Landmarks { entries, long, short }
+        let mut pairs = vec![0; BITS / 64].into_boxed_slice();
+        for pair in entries.iter().filter_map(|entry| pair_of(&entry.text)) {
+            pairs[pair / 64] |= 1 << (pair % 64);
+        }
+        Landmarks { entries, long, short, pairs }
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
@@ -191,17 +221,32 @@ impl Landmarks {
         marks.clear();
         words.clear();
         let mut before = 0;
-        for (at, byte) in text.iter().enumerate() {
-            let class = CLASS[*byte as usize];
-            let starts_word = class & (SMALL | CAPITAL) != 0
-                && (before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0);
-            before = class;
-            if starts_word || class & BEGINS != 0 {
-                self.look(text, at, marks, words);
+        for start in (0..text.len()).step_by(BLOCK_BYTES) {
+            let mut places = self.places(&text[start..text.len().min(start + BLOCK_BYTES + 1)], &mut before);
+            while places != 0 {
+                self.look(text, start + places.trailing_zeros() as usize, marks, words);
+                places &= places - 1;
             }
         }
     }
 
+    /// The places of a block, and not of the byte behind it, where a string may begin, one bit each. There is no branch in it: where words
+    /// begin cannot be foretold, and guessing wrong costs more than all the rest.
+    fn places(&self, block: &[u8], before: &mut u8) -> u64 {
+        let mut places = 0;
+        for (at, byte) in block.iter().take(BLOCK_BYTES).enumerate() {
+            let class = CLASS[*byte as usize];
+            let begins = STARTS[(*before << 3 | class) as usize & 0x3f];
+            *before = class;
+            let next = block.get(at + 1).copied().unwrap_or(b' ');
+            let pair = usize::from(u16::from_le_bytes([*byte, next]) | 0x2020);
+            let known = self.pairs[pair / 64] >> (pair % 64) & 1;
+            places |= (u64::from(begins) & known) << at;
+        }
+        places
+    }
+
+    /// Notes which strings stand at `at`.
     fn look(&self, text: &[u8], at: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         let rest = &text[at..];
         let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));

@@ -14,6 +14,7 @@
 //! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
 //! disguised.
 
+mod cards;
 #[cfg(test)]
 mod cases;
 mod checksum;

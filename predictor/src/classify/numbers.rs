@@ -5,6 +5,7 @@
 //! able to do. Cost: a window is extended run by run up to [`WINDOW_BYTES_MAX`] characters and [`WINDOW_RUNS_MAX`] runs, and sequences of
 //! one-digit runs are judged once as a whole, so each byte takes part in a bounded number of windows.
 
+use super::cards;
 use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
@@ -90,65 +91,7 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
         }
         first = last + 1;
     }
-    listed(lane, runs);
-}
-
-/// Judges the runs that only commas, line ends, bars and the like join: cards written as lists. The word must be there, as one list of
-/// numbers in ten passes the check.
-fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
-    if !lane.kinds.contains(Kind::CreditCard) {
-        return;
-    }
-    let mut at = 0;
-    while at < runs.len() {
-        let first = runs[at];
-        let mut taken = 1;
-        if first.gap == LIST && first.shape == Shape::Digits {
-            match first.len() {
-                4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
-                    .into_iter()
-                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
-                1 => {
-                    taken = one_digit_runs(&runs[at..]);
-                    lane.work(taken);
-                    if (13..=19).contains(&taken) {
-                        listed_card(lane, &runs[at..], &[1; 19][..taken]);
-                    }
-                }
-                _ => {}
-            }
-        }
-        at += taken;
-    }
-}
-
-/// How many runs of one digit follow each other, whatever joins them.
-fn one_digit_runs(runs: &[Run]) -> usize {
-    let one_digit = |run: &Run| run.len() == 1 && run.shape == Shape::Digits;
-    let joined = runs.iter().take_while(|run| one_digit(run) && run.gap != 0).count();
-    joined + usize::from(runs.get(joined).is_some_and(one_digit))
-}
-
-/// Takes the runs as a card if they have these sizes, it passes and a word supports it.
-fn listed_card(lane: &mut Lane<'_>, runs: &[Run], sizes: &[u8]) {
-    let Some(runs) = runs.get(..sizes.len()) else { return };
-    let fits = runs.iter().zip(sizes).all(|(run, size)| run.shape == Shape::Digits && run.len() == *size as usize)
-        && runs[..runs.len() - 1].iter().all(|run| run.gap != 0);
-    if !fits {
-        return;
-    }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    let mut len = 0;
-    for run in runs {
-        let text = &lane.text[run.start as usize..run.end as usize];
-        chars[len..len + text.len()].copy_from_slice(text);
-        len += text.len();
-    }
-    let chars = &chars[..len];
-    if checksum::card_range(chars) && checksum::luhn(chars) {
-        let (start, end) = (runs[0].start as usize, runs[runs.len() - 1].end as usize);
-        lane.take_if_supported(Kind::CreditCard, start, end);
-    }
+    cards::listed(lane, runs);
 }
 
 /// Judges every window that begins with run `first`.
@@ -159,6 +102,12 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
         if first == 0 || !one_digit(first - 1) {
             spelled(lane, cluster, first);
         }
+        return;
+    }
+    // Words of one or two letters in a row begin nothing.
+    let words =
+        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
+    if words(first) && (words(first + 1) || first + 1 == cluster.len()) {
         return;
     }
     let mut chars = [0u8; WINDOW_BYTES_MAX];
@@ -172,7 +121,8 @@ fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
             seps |= cluster[first + count - 1].gap;
         }
         let text = &lane.text[run.start as usize..run.end as usize];
-        chars[len..len + text.len()].copy_from_slice(text);
+        // Byte by byte: the runs are short, and a call for each costs more.
+        chars[len..].iter_mut().zip(text).for_each(|(to, from)| *to = *from);
         if run.shape != Shape::Digits {
             chars[len..len + text.len()].make_ascii_uppercase();
             let bits = text.iter().enumerate().map(|(at, byte)| u64::from(!byte.is_ascii_digit()) << at);
@@ -242,7 +192,7 @@ fn spelled(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
 
 /// How much a window must have going for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Proof {
+pub(super) enum Proof {
     /// The shape is proof.
     Shape,
     /// A context word is needed.
@@ -250,7 +200,7 @@ enum Proof {
 }
 
 /// Takes the window as `kind` if it passes `check` and has its proof. The cheapest question is asked first.
-fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, check: Check) {
+pub(super) fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, check: Check) {
     let open = match proof {
         Proof::Shape => lane.kinds.contains(kind),
         Proof::Word => lane.may_be_supported(kind),
@@ -260,14 +210,14 @@ fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, c
     }
 }
 
-fn take(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof) {
+pub(super) fn take(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof) {
     match proof {
         Proof::Shape => lane.take(kind, window.start, window.end),
         Proof::Word => lane.take_if_supported(kind, window.start, window.end),
     }
 }
 
-fn shape_if(proven: bool) -> Proof {
+pub(super) fn shape_if(proven: bool) -> Proof {
     if proven { Proof::Shape } else { Proof::Word }
 }
 
@@ -281,7 +231,7 @@ fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 }
 
 /// A checksum over digits.
-type Check = fn(&[u8]) -> bool;
+pub(super) type Check = fn(&[u8]) -> bool;
 
 /// Whether digits stand alone or end a word (`ssn078051120`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -356,59 +306,7 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
         _ => {}
     }
     if (12..=19).contains(&window.chars.len()) {
-        card(lane, window);
-    }
-}
-
-/// A payment card: issuer range, length and Luhn; groups as printed on cards, or a word.
-fn card(lane: &mut Lane<'_>, window: &Window<'_>) {
-    let printed = window.is_single()
-        || window.spelled()
-        || matches!(
-            window.sizes,
-            [4, 4, 4]
-                | [4, 4, 4, 4]
-                | [4, 4, 4, 4, 3]
-                | [4, 4, 4, 1]
-                | [4, 4, 4, 2]
-                | [4, 4, 4, 3]
-                | [4, 6, 5]
-                | [4, 6, 4]
-                | [6, 13]
-                | [8, 8]
-                | [4, 12]
-                | [6, 10]
-                | [6, 4, 4, 2]
-        );
-    let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
-    // 13 digits were Visa's old length and are also every EAN that begins with 4.
-    let article = window.chars.len() == 13 && (!window.is_single() || checksum::ean_13(window.chars));
-    let proof = shape_if((printed || pairs) && !article);
-    take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
-    let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
-    take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
-}
-
-/// A card whose digits were read or typed as letters that look like them: `4O12 8888 l234 ...`. A word must stand by.
-fn misread_card(lane: &mut Lane<'_>, window: &Window<'_>) {
-    let grouped = window.is_single() || matches!(window.sizes, [4, 4, 4, 4] | [4, 6, 5]);
-    if !grouped || window.letters.count_ones() > 5 || !lane.kinds.contains(Kind::CreditCard) {
-        return;
-    }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    for (digit, byte) in chars.iter_mut().zip(window.chars) {
-        *digit = match byte {
-            b'0'..=b'9' => *byte,
-            b'O' | b'Q' => b'0',
-            b'I' | b'L' => b'1',
-            b'S' => b'5',
-            b'B' => b'8',
-            _ => return,
-        };
-    }
-    let chars = &chars[..window.chars.len()];
-    if checksum::card_range(chars) && checksum::luhn(chars) {
-        take(lane, window, Kind::CreditCard, Proof::Word);
+        cards::judge(lane, window);
     }
 }
 
@@ -439,7 +337,7 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     let (chars, letters) = (window.chars, window.letters);
     let has = |wanted: u64| letters & wanted == wanted;
     if matches!(chars.len(), 15 | 16) {
-        misread_card(lane, window);
+        cards::misread(lane, window);
     }
     let shape_fits = match chars.len() {
         8 => has(BIC),

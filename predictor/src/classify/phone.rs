@@ -52,68 +52,70 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
     }
 }
 
+/// Words right in front of numbers that are no telephone numbers.
+const NAMES: [&[u8]; 58] = [
+    b"order",
+    b"invoice",
+    b"ticket",
+    b"tracking",
+    b"parcel",
+    b"part",
+    b"model",
+    b"serial",
+    b"isbn",
+    b"ean",
+    b"item",
+    b"sku",
+    b"version",
+    b"build",
+    b"port",
+    b"pid",
+    b"tid",
+    b"zip",
+    b"postal",
+    b"account",
+    b"bestell",
+    b"rechnung",
+    b"reference",
+    b"ref ",
+    b"case",
+    b"chapter",
+    b"section",
+    b"page",
+    b"room",
+    b"flat",
+    b"gate",
+    b"seat",
+    b"figure",
+    b"article",
+    b"booking",
+    b"lot",
+    b"asset",
+    b"batch",
+    b"commande",
+    b"pedido",
+    b"ordine",
+    b"zamow",
+    b"objedn",
+    b"artikel",
+    b"epoch",
+    b"score",
+    b"address",
+    b"volume",
+    b"users",
+    b"count",
+    b"total",
+    b"amount",
+    b"price",
+    b"cost",
+    b"size",
+    b"rate ",
+    b"id ",
+    b"id:",
+];
+
 /// Whether the word right in front says that the number is something else.
 fn named(lane: &mut Lane<'_>, start: usize) -> bool {
-    const NAMES: [&[u8]; 58] = [
-        b"order",
-        b"invoice",
-        b"ticket",
-        b"tracking",
-        b"parcel",
-        b"part",
-        b"model",
-        b"serial",
-        b"isbn",
-        b"ean",
-        b"item",
-        b"sku",
-        b"version",
-        b"build",
-        b"port",
-        b"pid",
-        b"tid",
-        b"zip",
-        b"postal",
-        b"account",
-        b"bestell",
-        b"rechnung",
-        b"reference",
-        b"ref ",
-        b"case",
-        b"chapter",
-        b"section",
-        b"page",
-        b"room",
-        b"flat",
-        b"gate",
-        b"seat",
-        b"figure",
-        b"article",
-        b"booking",
-        b"lot",
-        b"asset",
-        b"batch",
-        b"commande",
-        b"pedido",
-        b"ordine",
-        b"zamow",
-        b"objedn",
-        b"artikel",
-        b"epoch",
-        b"score",
-        b"address",
-        b"volume",
-        b"users",
-        b"count",
-        b"total",
-        b"amount",
-        b"price",
-        b"cost",
-        b"size",
-        b"rate ",
-        b"id ",
-        b"id:",
-    ];
     if lane.before(start) == b'#' {
         return true;
     }
@@ -124,16 +126,13 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
     let words = &tail[clause..];
     (0..words.len()).any(|at| {
         let begins = words[at].is_ascii_alphabetic() && (at == 0 || !words[at - 1].is_ascii_alphabetic());
-        begins
-            && NAMES
-                .iter()
-                .any(|name| words[at..].get(..name.len()).is_some_and(|head| head.eq_ignore_ascii_case(name)))
+        begins && starts_with_any(&words[at..], &NAMES)
     })
 }
 
 /// Whether the word right behind says that the number counts something.
 fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
-    const UNITS: [&[u8]; 34] = [
+    const UNITS: [&[u8]; 40] = [
         b"call",
         b"byte",
         b"user",
@@ -168,10 +167,25 @@ fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
         b"message",
         b"mah",
         b"mb",
+        b"hz",
+        b"khz",
+        b"mhz",
+        b"ghz",
+        b"rpm",
+        b"meter",
     ];
     lane.work(8);
     let Some(word) = lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")) else { return false };
-    UNITS.iter().any(|unit| word.get(..unit.len()).is_some_and(|head| head.eq_ignore_ascii_case(unit)))
+    starts_with_any(word, &UNITS)
+}
+
+/// Whether `text` begins with one of `words`, in either case.
+fn starts_with_any(text: &[u8], words: &[&[u8]]) -> bool {
+    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
+    words
+        .iter()
+        .filter(|word| word.first() == Some(&first))
+        .any(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
 }
 
 /// Where the plus sign of the number is, if it has one.

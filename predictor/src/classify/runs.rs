@@ -1,5 +1,6 @@
 //! Runs of letters and digits, and what joins them: the raw material of the number lane.
 
+use super::kind::Kind;
 use super::lane::Lane;
 
 /// Longest separator between two runs of a cluster: ` - `, `) `.
@@ -80,12 +81,54 @@ const CLASS: [u8; 256] = {
     table
 };
 
+/// Which runs are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reach {
+    /// Those with digits, and what may belong to the same identifier.
+    NearDigits,
+    /// Those of letters alone too.
+    Everywhere,
+}
+
+/// How far in front of its first digit an identifier may begin, in runs of one or two letters: `D E 8 9`.
+const NEAR_DIGIT_BYTES: usize = 16;
+/// Bytes that are looked at together.
+const BLOCK_BYTES: usize = 16;
+
+/// Where the next digit is, at or behind `from`; the end when there is none.
+fn next_digit(text: &[u8], from: usize) -> usize {
+    let rest = &text[from..];
+    let blocks = rest.chunks_exact(BLOCK_BYTES);
+    let plain = blocks.take_while(|block| !block.iter().fold(false, |any, byte| any | byte.is_ascii_digit())).count();
+    let at = plain * BLOCK_BYTES;
+    rest[at..].iter().position(u8::is_ascii_digit).map_or(text.len(), |digit| from + at + digit)
+}
+
+/// Where the word around `at` begins, not in front of `floor`; the end where there is no digit any more.
+fn word_start(text: &[u8], at: usize, floor: usize) -> usize {
+    if at + NEAR_DIGIT_BYTES >= text.len() {
+        return text.len();
+    }
+    let word = text[floor..at].iter().rev().take_while(|byte| CLASS[**byte as usize] != 0).count();
+    at - word
+}
+
 /// Cuts the text into the runs that can be part of an identifier.
 pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
     runs.clear();
     let text = lane.text;
-    let mut at = 0;
+    let reach = if lane.may_be_supported(Kind::SwiftBic) { Reach::Everywhere } else { Reach::NearDigits };
+    let (mut at, mut digit) = (0, 0);
     while at < text.len() {
+        if reach == Reach::NearDigits && digit <= at {
+            digit = next_digit(text, at);
+        }
+        if reach == Reach::NearDigits && digit > at + 2 * NEAR_DIGIT_BYTES {
+            at = word_start(text, digit - NEAR_DIGIT_BYTES, at);
+            if at >= text.len() {
+                break;
+            }
+        }
         let mut classes = CLASS[text[at] as usize];
         if classes == 0 {
             at += 1;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Length in microseconds of the ticks in which the mirror of a cache and the record of placements tell time.
 pub const TICK_US: u64 = 100_000;
-/// Part of the longest answer seen that is left after each further one.
-const LONGEST_DECAY: f64 = 0.98;
+/// The longest answers of so many microseconds, and of as many before, say how long a block may have been in use.
+const LONGEST_WITHIN_US: u64 = 300_000_000;
 
 /// What an endpoint's overlap rests on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,8 +38,30 @@ pub(super) struct Cache {
     block_tokens: u32,
     /// Blocks there must be room for.
     blocks_min: u32,
-    /// How long an answer took of late, at the most.
-    longest_us: u64,
+    longest: Longest,
+}
+
+/// How long answers took of late, at the most.
+#[derive(Clone, Copy, Debug, Default)]
+struct Longest {
+    since_us: u64,
+    us: u64,
+    before_us: u64,
+}
+
+impl Longest {
+    fn saw(&mut self, now_us: u64, took_us: u64) {
+        let age_us = now_us.saturating_sub(self.since_us);
+        if age_us >= LONGEST_WITHIN_US {
+            let before_us = if age_us < 2 * LONGEST_WITHIN_US { self.us } else { 0 };
+            *self = Longest { since_us: now_us, us: 0, before_us };
+        }
+        self.us = self.us.max(took_us);
+    }
+
+    fn us(&self) -> u64 {
+        self.us.max(self.before_us)
+    }
 }
 
 impl Cache {
@@ -115,13 +137,14 @@ impl Fleet {
     /// The engine's cache is empty.
     pub fn cache_cleared(&mut self, endpoint: u32) {
         self.index.remove_endpoint(endpoint);
+        self.ends.forget(endpoint);
     }
 
     /// The engine evicted a block that was stored at this time: what was last used before is gone. A block is in use until its
     /// request ends, so what was placed within the time that the longest answers take before may still be there.
     pub fn cache_evicted(&mut self, endpoint: u32, stored_at_us: u64) {
         if let Some(known) = self.endpoint(endpoint) {
-            let before_us = stored_at_us.saturating_sub(known.cache.longest_us);
+            let before_us = stored_at_us.saturating_sub(known.cache.longest.us());
             self.index.forget_before(endpoint, tick(before_us));
         }
     }
@@ -141,12 +164,11 @@ impl Fleet {
     }
 
     /// A request has ended after so long.
-    pub(super) fn release(&mut self, endpoint: u32, claimed: Option<&[u64]>, took_us: u64) {
+    pub(super) fn release(&mut self, now_us: u64, endpoint: u32, claimed: Option<&[u64]>, took_us: u64) {
         let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) else {
             return;
         };
-        let faded_us = (known.cache.longest_us as f64 * LONGEST_DECAY) as u64;
-        known.cache.longest_us = faded_us.max(took_us);
+        known.cache.longest.saw(now_us, took_us);
         let placement = match known.cache.evidence {
             Evidence::Events => Placement::Void,
             Evidence::Record | Evidence::Corrected => Placement::Counts,

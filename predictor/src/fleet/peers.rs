@@ -83,17 +83,18 @@ impl Peers {
         self.total.pending.saturating_add(self.total.decoding)
     }
 
-    /// What is left at `rate` tokens a second.
-    pub(super) fn load(&self, now_us: u64, rate: f64) -> PeerLoad {
+    /// What is left of it; `work_s` tells how long the endpoint takes for so many tokens and attention pairs.
+    pub(super) fn load(&self, now_us: u64, work_s: impl Fn(f64, f64) -> f64) -> PeerLoad {
         let age_us = now_us.saturating_sub(self.at_us);
         if self.told.is_empty() || age_us > HEARD_US_MAX {
             return PeerLoad::default();
         }
         let told = self.total.pending_new_tokens as f64;
-        let left_ratio = if told > 0.0 { (1.0 - age_us as f64 / 1e6 * rate / told).max(0.0) } else { 0.0 };
+        let attention = self.total.pending_attention_x2 as f64 / 2.0;
+        let left_ratio = if told > 0.0 { (1.0 - age_us as f64 / 1e6 / work_s(told, attention)).max(0.0) } else { 0.0 };
         PeerLoad {
             new_tokens: told * left_ratio,
-            attention: self.total.pending_attention_x2 as f64 / 2.0 * left_ratio,
+            attention: attention * left_ratio,
             decoding: f64::from(self.total.decoding) + f64::from(self.total.pending) * (1.0 - left_ratio),
             decoding_tokens: self.total.decoding_tokens as f64,
         }

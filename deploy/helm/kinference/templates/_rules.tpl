@@ -8,7 +8,7 @@
     - inferenceproviders
     - inferencetenants
     - inferenceclassifiers
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [kinference.buoyant.io]
   resources:
     - inferencepolicies/status
@@ -20,10 +20,7 @@
   verbs: [patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch]
-- apiGroups: [discovery.k8s.io]
-  resources: [endpointslices]
-  verbs: [get, list, watch]
+  verbs: [list, watch]
 - apiGroups: [""]
   resources: [events]
   verbs: [create]

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::control::status::CacheNewsStatus;
 use crate::mailbox::{CacheNews, CacheWhat, ShardHandle, ToShard};
 
 /// Keys that a data thread is given at a time: 10 to 30 us of its work.
@@ -34,9 +35,9 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Sweeps that a data thread missed because its box was full.
-    pub(crate) fn lost(&self) -> u64 {
-        self.lost
+    /// For people.
+    pub(crate) fn status(&self) -> CacheNewsStatus {
+        CacheNewsStatus { keys_waiting: self.keys, sweeps_lost: self.lost }
     }
 
     /// Puts news at the end.

@@ -37,7 +37,8 @@ impl Model {
         let mut running: Vec<Slot> = self.running.iter().map(Slot::of).collect();
         // The step in progress: what it computes is done at its end.
         finish(&mut running, self.parameters.block_tokens, &mut free_blocks);
-        let mut waiting: Vec<Slot> = self.waiting.iter().enumerate().map(|(at, active)| self.queued(at, active)).collect();
+        let mut waiting: Vec<Slot> =
+            self.waiting.iter().enumerate().map(|(at, active)| self.queued(at, active)).collect();
         waiting.push(self.newcomer(prompt_tokens, blocks));
         let (mut next, mut elapsed_us) = (0, step_left_us as f64);
         for _ in 0..steps_max {

@@ -1,6 +1,8 @@
 //! What stands in `deploy/` fits the binary: its flags, its file, its paths, its metrics. `deploy/check/run` checks the rest, with Helm
 //! and the schemas of Kubernetes.
 
+mod access;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -11,7 +13,6 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use config::load::documents;
 use config::server_file::ResourceSource;
 use config::{ServerFile, SourceFile};
-use crds::Kind;
 use serde_json::Value;
 
 fn root() -> PathBuf {
@@ -92,28 +93,6 @@ fn a_pod_has_time_to_be_forgotten_and_to_drain() {
 }
 
 #[test]
-fn access_is_given_to_every_kind_and_its_status() {
-    for name in ["deployment", "daemonset"] {
-        let objects = manifest(name);
-        let roles = of_kind(&objects, &["ClusterRole"]);
-        let rules: Vec<&Value> = roles.iter().flat_map(|role| role["rules"].as_array().expect("a list")).collect();
-        for kind in Kind::CUSTOM_RESOURCES {
-            for (resource, verbs) in [
-                (kind.plural().to_owned(), &["get", "list", "watch"][..]),
-                (format!("{}/status", kind.plural()), &["patch"]),
-            ] {
-                let allowed = rules.iter().any(|rule| {
-                    texts(&rule["apiGroups"]) == [crds::GROUP]
-                        && texts(&rule["resources"]).contains(&resource.as_str())
-                        && texts(&rule["verbs"]) == verbs
-                });
-                assert!(allowed, "{name}: {resource}");
-            }
-        }
-    }
-}
-
-#[test]
 fn the_unit_and_the_image_start_the_server_with_flags_that_it_takes() {
     let unit = read("deploy/systemd/kinference.service");
     let command =
@@ -125,20 +104,23 @@ fn the_unit_and_the_image_start_the_server_with_flags_that_it_takes() {
     takes(&command.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
+/// A process that ends with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A running demo.
 struct Demo {
-    process: Child,
+    _process: Running,
     /// Open as long as it runs: it writes there.
     _log: BufReader<ChildStderr>,
     gateway: String,
     admin: String,
-}
-
-impl Drop for Demo {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
 }
 
 fn demo() -> Demo {
@@ -163,7 +145,7 @@ fn demo() -> Demo {
         }
     }
     assert!(!gateway.is_empty() && !admin.is_empty(), "the demo does not start");
-    Demo { process, _log: log, gateway, admin }
+    Demo { _process: Running(process), _log: log, gateway, admin }
 }
 
 fn ask(address: &str, request: &str) -> String {

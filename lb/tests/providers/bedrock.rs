@@ -1,0 +1,312 @@
+//! Providers of type Bedrock: what they are sent, and what clients get of what they say. The answers are the golden ones of the
+//! crate that translates.
+
+use bedrock::sigv4::{Credentials, Request, Signer};
+use serde_json::{Value, json};
+
+use crate::hosted::{HOST, hosted, provider, provider_at, providers_only, setup, trusted};
+use crate::pki::{Authority, Leaf};
+use crate::server::{Manner, Seen, Server};
+use crate::support::engines::ALIAS;
+use crate::support::scripted::document;
+use crate::support::{Answer, Driver, Gateway, Setup, chat, model_requests, post, stream};
+
+on_both_drivers![
+    a_chat_goes_to_converse_signed_and_nothing_of_the_client_with_it,
+    an_api_key_of_bedrock_is_sent_as_a_bearer,
+    streams_become_openais_however_they_are_cut,
+    usage_that_nobody_asked_for_is_counted_and_not_shown,
+    what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere,
+    what_converse_does_not_have_goes_to_a_provider_that_has_it,
+    without_its_keys_it_is_never_asked,
+];
+
+const MODEL: &str = "anthropic.claude-3-5-sonnet-20240620-v1:0";
+const ANSWERS: &str = include_str!("../../bedrock/tests/golden/answers.jsonl");
+const STREAMS: &str = include_str!("../../bedrock/tests/golden/streams.jsonl");
+
+const KEYS: &str = "  auth: { awsSigV4: { region: eu-central-1, accessKeyId: { fromEnv: AWS_ID }, secretAccessKey: { fromEnv: AWS_KEY }, \
+                    sessionToken: { fromEnv: AWS_SESSION } } }\n";
+
+/// A provider of type Bedrock.
+fn bedrock_provider(name: &str, port: u16, auth: &str) -> String {
+    let yaml = provider_at(name, &format!("https://{HOST}:{port}"), auth);
+    yaml.replace("type: OpenAI", "type: Bedrock")
+        .replace("upstreamName: org/tiny-1", &format!("upstreamName: \"{MODEL}\""))
+}
+
+fn with_keys(resources: String, authority: &Authority) -> Setup {
+    let mut setup = setup(resources, authority);
+    for (name, value) in
+        [("AWS_ID", "AKIDEXAMPLE"), ("AWS_KEY", "wJalrXUtnFEMI/EXAMPLEKEY"), ("AWS_SESSION", "session/+=")]
+    {
+        setup.environment.push((name.to_owned(), value.to_owned()));
+    }
+    setup
+}
+
+/// A gateway in front of Bedrock, whose every answer this is, and perhaps another provider.
+fn start(driver: Driver, answer: Vec<u8>, second: Option<u16>) -> (Gateway, Server) {
+    let (authority, leaf): (Authority, Leaf) = trusted();
+    start_trusting(driver, answer, second, &authority, &leaf)
+}
+
+fn start_trusting(
+    driver: Driver,
+    answer: Vec<u8>,
+    second: Option<u16>,
+    authority: &Authority,
+    leaf: &Leaf,
+) -> (Gateway, Server) {
+    let server = Server::start(leaf, Manner::Answers(answer));
+    let mut resources = bedrock_provider("bedrock", server.port, KEYS);
+    let mut names = vec!["bedrock"];
+    if let Some(port) = second {
+        resources += &provider("second", port, "");
+        names.push("second");
+    }
+    let gateway = with_keys(resources + &providers_only(&names), authority).ready(names.len()).start(driver);
+    (gateway, server)
+}
+
+fn golden(lines: &str, name: &str) -> Value {
+    let mut lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.find(|line| line["name"] == name).unwrap_or_else(|| panic!("no {name}"))
+}
+
+fn frames(line: &Value) -> Vec<u8> {
+    let hex = line["hex"].as_str().unwrap();
+    (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
+}
+
+/// An answer of frames in HTTP chunks of so many bytes.
+fn event_stream(frames: &[u8], chunk_bytes: usize) -> Vec<u8> {
+    let mut answer =
+        b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\nTransfer-Encoding: chunked\r\n\
+                       x-amzn-RequestId: theirs\r\n\r\n"
+            .to_vec();
+    for chunk in frames.chunks(chunk_bytes) {
+        answer.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        answer.extend_from_slice(chunk);
+        answer.extend_from_slice(b"\r\n");
+    }
+    answer.extend_from_slice(b"0\r\n\r\n");
+    answer
+}
+
+fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+}
+
+/// The request is signed as AWS would have it: the signer, told the time that stands in the request, says the same.
+fn expect_signed(seen: &Seen) {
+    let (head, body) = (&seen.heads[0], &seen.bodies[0]);
+    let path = head.split(' ').nth(1).unwrap();
+    let date = header(head, "x-amz-date").unwrap();
+    let credentials = Credentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI/EXAMPLEKEY", Some("session/+=")).unwrap();
+    let headers = [("host", header(head, "host").unwrap()), ("content-type", header(head, "content-type").unwrap())];
+    let request = Request { method: "POST", path, query: "", headers: &headers, body };
+    let signer = Signer::new(credentials, "eu-central-1", "bedrock");
+    let signed = signer.sign(&request, unix_s(date));
+    for (name, value) in signed.headers() {
+        assert_eq!(header(head, name), Some(value), "{name}");
+    }
+}
+
+/// Seconds since 1970 of `20261130T174500Z`.
+fn unix_s(date: &str) -> u64 {
+    let number = |range: std::ops::Range<usize>| date[range].parse::<i64>().unwrap();
+    let (year, month, day) = (number(0..4), number(4..6), number(6..8));
+    let shifted = if month <= 2 { year - 1 } else { year };
+    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    let days = 365 * shifted + shifted / 4 - shifted / 100 + shifted / 400 + day_of_year - 719_468;
+    u64::try_from(days * 86_400 + number(9..11) * 3_600 + number(11..13) * 60 + number(13..15)).unwrap()
+}
+
+fn a_chat_goes_to_converse_signed_and_nothing_of_the_client_with_it(driver: Driver) {
+    let line = golden(ANSWERS, "text");
+    let (gateway, server) = start(driver, document(&line["converse"].to_string()).into(), None);
+    let headers = "Authorization: Bearer the-clients\r\nx-trace: the-clients\r\nx-request-id: one\r\n";
+    for _ in 0..2 {
+        let answer = gateway.chat(headers, &chat(ALIAS, 7));
+        let (got, want) = (answer.json(), &line["openai"]);
+        assert_eq!((answer.status, answer.header("content-type")), (200, Some("application/json")), "{answer:?}");
+        assert_eq!((&got["model"], &got["id"]), (&json!(ALIAS), &json!("chatcmpl-one")));
+        assert_eq!((&got["choices"], &got["usage"]), (&want["choices"], &want["usage"]));
+    }
+    let seen = server.seen();
+    assert_eq!(seen.connections, 1, "the connection is kept");
+    let head = &seen.heads[0];
+    let path = "POST /model/anthropic.claude-3-5-sonnet-20240620-v1%3A0/converse HTTP/1.1\r\n";
+    assert!(head.starts_with(path) && !head.contains("the-clients"), "{head}");
+    let body: Value = serde_json::from_slice(&seen.bodies[0]).unwrap();
+    assert_eq!(body["messages"], json!([{ "role": "user", "content": [{ "text": "Say hello." }] }]));
+    assert_eq!(body["inferenceConfig"], json!({ "maxTokens": 7 }));
+    expect_signed(&seen);
+    let log = gateway.log_of("one");
+    assert_eq!(
+        (&log["prompt_tokens"], &log["completion_tokens"], &log["outcome"]),
+        (&json!(10), &json!(5), &json!("ok"))
+    );
+    for secret in ["wJalrXUtnFEMI", "session/+="] {
+        assert!(!gateway.said().join("\n").contains(secret));
+        assert!(!crate::support::get(gateway.admin, "/endpoints").text().contains(secret));
+    }
+    gateway.expect_nothing_in_flight();
+}
+
+fn an_api_key_of_bedrock_is_sent_as_a_bearer(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let line = golden(ANSWERS, "text");
+    let server = Server::start(&leaf, Manner::Answers(document(&line["converse"].to_string()).into()));
+    let resources = bedrock_provider("bedrock", server.port, "") + &providers_only(&["bedrock"]);
+    let gateway = setup(resources, &authority).start(driver);
+    assert_eq!(gateway.chat("", &chat(ALIAS, 7)).status, 200);
+    let head = server.seen().heads.remove(0);
+    assert_eq!(header(&head, "authorization"), Some(format!("Bearer {}", crate::hosted::TOKEN).as_str()));
+    assert_eq!(header(&head, "x-amz-date"), None);
+}
+
+/// The data of each event but the last, without what differs from answer to answer.
+fn comparable(events: &str) -> Vec<Value> {
+    let data = events.split_terminator("\n\n").map(|event| event.strip_prefix("data: ").unwrap());
+    data.map(|data| match serde_json::from_str::<Value>(data) {
+        Ok(mut json) => {
+            for name in ["id", "created", "model"] {
+                json.as_object_mut().unwrap().remove(name);
+            }
+            json
+        }
+        Err(_) => json!(data),
+    })
+    .collect()
+}
+
+fn streams_become_openais_however_they_are_cut(driver: Driver) {
+    let body =
+        stream(ALIAS, 7).replace("\"stream\":true", "\"stream\":true,\"stream_options\":{\"include_usage\":true}");
+    let (authority, leaf) = trusted();
+    for line in STREAMS.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()) {
+        let (name, want) = (&line["name"], comparable(line["sse"].as_str().unwrap()));
+        let answer = event_stream(&frames(&line), 97);
+        let (gateway, _server) = start_trusting(driver, answer, None, &authority, &leaf);
+        let answer = gateway.chat("x-request-id: it\r\n", &body);
+        let code = |answer: &Answer| match answer.status {
+            200 => comparable(&answer.text()).pop().unwrap()["error"]["code"].as_str().map(str::to_owned),
+            _ => Some(answer.error_code()),
+        };
+        assert!(answer.status == 200 || want.is_empty(), "{name}: {answer:?}");
+        let failed = !line["failure"].is_null();
+        assert_eq!(code(&answer).is_some(), failed, "{name}: {answer:?}");
+        if answer.status == 200 {
+            assert_eq!(answer.header("content-type"), Some("text/event-stream; charset=utf-8"));
+            assert_eq!(answer.header("x-amzn-requestid"), None);
+            let mut got = comparable(&answer.text());
+            if failed {
+                got.pop();
+            }
+            assert_eq!(got, want, "{name}");
+        }
+        gateway.expect_nothing_in_flight();
+    }
+}
+
+fn usage_that_nobody_asked_for_is_counted_and_not_shown(driver: Driver) {
+    let (gateway, server) = start(driver, event_stream(&frames(&golden(STREAMS, "text")), usize::MAX), None);
+    for _ in 0..2 {
+        let answer = gateway.chat("x-request-id: quiet\r\n", &stream(ALIAS, 7));
+        assert_eq!(
+            (answer.said().as_str(), answer.events().last().unwrap().as_str()),
+            ("Hello, \"wörld\"\n🙂", "[DONE]")
+        );
+        assert!(!answer.text().contains("prompt_tokens") && !answer.text().contains(MODEL), "{}", answer.text());
+    }
+    let log = gateway.log_of("quiet");
+    assert_eq!((&log["prompt_tokens"], &log["cached_tokens"]), (&json!(1112), &json!(1000)), "{log}");
+    assert!(log["ttft_ms"].is_number());
+    assert!(server.seen().heads[0].contains("/converse-stream HTTP/1.1"));
+    assert_eq!(server.seen().connections, 1, "the connection is kept");
+}
+
+fn error(status: &str, kind: &str, message: &str) -> Vec<u8> {
+    let body = json!({ "message": message }).to_string();
+    let lines = format!("{status}\r\nx-amzn-ErrorType: {kind}:http://internal.amazon.com/\r\n");
+    document(&body).replacen("200 OK\r\n", &lines, 1).into()
+}
+
+fn what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let second = hosted(&leaf);
+    let arn = "arn:aws:iam::123456789012:role/gateway is not authorized";
+    for (status, kind, message, code, elsewhere) in [
+        ("429 Too Many Requests", "ThrottlingException", "Too many tokens", (429, "provider_throttled"), true),
+        ("403 Forbidden", "AccessDeniedException", arn, (502, "provider_access_denied"), true),
+        ("403 Forbidden", "ExpiredTokenException", arn, (502, "provider_credential_refused"), true),
+        ("503 Service Unavailable", "ServiceUnavailableException", "", (503, "provider_unavailable"), true),
+        ("400 Bad Request", "ValidationException", "too long", (400, "provider_refused_request"), false),
+        ("408 Request Timeout", "ModelTimeoutException", "", (504, "provider_model_timeout"), false),
+    ] {
+        let answer = error(status, kind, message);
+        for body in [chat(ALIAS, 2), stream(ALIAS, 2)] {
+            let (gateway, server) = start_trusting(driver, answer.clone(), None, &authority, &leaf);
+            let told = gateway.chat("", &body);
+            assert_eq!((told.status, told.error_code().as_str()), code, "{kind}: {told:?}");
+            assert!(!told.text().contains("arn:aws") && !told.head.contains("amzn"), "{told:?}");
+            assert_eq!(told.header("retry-after").is_some(), matches!(code.0, 429 | 503), "{told:?}");
+            assert_eq!(server.seen().heads.len(), 1);
+            gateway.expect_nothing_in_flight();
+            if message == arn {
+                gateway.wait_for_line(&["endpoint says", "endpoint=bedrock", "arn:aws:iam::123456789012"]);
+            }
+        }
+        let (gateway, _server) = start_trusting(driver, answer, Some(second.addr().port()), &authority, &leaf);
+        let before = model_requests(&second).len();
+        let told = gateway.chat("", &chat(ALIAS, 2));
+        assert_eq!(
+            (told.status == 200, model_requests(&second).len() > before),
+            (elsewhere, elsewhere),
+            "{kind}: {told:?}"
+        );
+    }
+}
+
+fn what_converse_does_not_have_goes_to_a_provider_that_has_it(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let second = hosted(&leaf);
+    let answer: Vec<u8> = document(&golden(ANSWERS, "text")["converse"].to_string()).into();
+    let biased = chat(ALIAS, 2).replace("\"max_tokens\"", "\"logit_bias\":{\"50256\":-100},\"max_tokens\"");
+    let completion = format!(r#"{{"model":"{ALIAS}","prompt":"Once","max_tokens":2}}"#);
+    for (path, body, param) in [
+        ("/v1/chat/completions", biased.as_str(), json!("logit_bias")),
+        ("/v1/completions", completion.as_str(), Value::Null),
+    ] {
+        let (gateway, server) = start_trusting(driver, answer.clone(), None, &authority, &leaf);
+        let told = post(gateway.address, path, "", body);
+        assert_eq!((told.status, told.error_code().as_str()), (400, "unsupported_by_provider"), "{told:?}");
+        assert_eq!(told.json()["error"]["param"], param);
+        assert_eq!(server.seen().connections, 0, "nothing was asked of it");
+        let (gateway, _server) = start_trusting(driver, answer.clone(), Some(second.addr().port()), &authority, &leaf);
+        let before = model_requests(&second).len();
+        assert_eq!(post(gateway.address, path, "", body).status, 200);
+        assert_eq!(model_requests(&second).len(), before + 1);
+    }
+    let (gateway, _server) = start_trusting(driver, answer, Some(second.addr().port()), &authority, &leaf);
+    let wrong = chat(ALIAS, 2).replace("\"user\"", "7");
+    let told = gateway.chat("", &wrong);
+    assert_eq!(
+        (told.status, told.error_code().as_str()),
+        (400, "invalid_request_body"),
+        "nobody could read it: {told:?}"
+    );
+}
+
+fn without_its_keys_it_is_never_asked(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let second = hosted(&leaf);
+    let resources = bedrock_provider("bedrock", 1, KEYS)
+        + &provider("second", second.addr().port(), "")
+        + &providers_only(&["bedrock", "second"]);
+    let gateway = setup(resources, &authority).ready(1).start(driver);
+    assert_eq!(gateway.chat("", &chat(ALIAS, 2)).status, 200);
+    gateway.wait_for_line(&["endpoint cannot be used", "endpoint=bedrock", "is not set"]);
+}

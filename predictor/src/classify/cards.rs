@@ -1,0 +1,117 @@
+//! Payment cards: in groups as printed, as lists, and misread.
+
+use super::checksum;
+use super::kind::Kind;
+use super::lane::Lane;
+use super::numbers::{Proof, WINDOW_BYTES_MAX, Window, shape_if, take, take_if};
+use super::runs::{LIST, Run, Shape};
+
+/// A payment card: issuer range, length and Luhn; groups as printed on cards, or a word.
+pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
+    let printed = window.is_single()
+        || window.spelled()
+        || matches!(
+            window.sizes,
+            [4, 4, 4]
+                | [4, 4, 4, 4]
+                | [4, 4, 4, 4, 3]
+                | [4, 4, 4, 1]
+                | [4, 4, 4, 2]
+                | [4, 4, 4, 3]
+                | [4, 6, 5]
+                | [4, 6, 4]
+                | [6, 13]
+                | [8, 8]
+                | [4, 12]
+                | [6, 10]
+                | [6, 4, 4, 2]
+        );
+    let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
+    // 13 digits were Visa's old length and are also every EAN that begins with 4.
+    let article = window.chars.len() == 13 && (!window.is_single() || checksum::ean_13(window.chars));
+    let proof = shape_if((printed || pairs) && !article);
+    take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
+    let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
+    take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
+}
+
+/// A card whose digits were read or typed as letters that look like them: `4O12 8888 l234 ...`. A word must stand by.
+pub(super) fn misread(lane: &mut Lane<'_>, window: &Window<'_>) {
+    let grouped = window.is_single() || matches!(window.sizes, [4, 4, 4, 4] | [4, 6, 5]);
+    if !grouped || window.letters.count_ones() > 5 || !lane.kinds.contains(Kind::CreditCard) {
+        return;
+    }
+    let mut chars = [0u8; WINDOW_BYTES_MAX];
+    for (digit, byte) in chars.iter_mut().zip(window.chars) {
+        *digit = match byte {
+            b'0'..=b'9' => *byte,
+            b'O' | b'Q' => b'0',
+            b'I' | b'L' => b'1',
+            b'S' => b'5',
+            b'B' => b'8',
+            _ => return,
+        };
+    }
+    let chars = &chars[..window.chars.len()];
+    if checksum::card_range(chars) && checksum::luhn(chars) {
+        take(lane, window, Kind::CreditCard, Proof::Word);
+    }
+}
+
+/// Judges the runs that only commas, line ends, bars and the like join: cards written as lists. The word must be there, as one list of
+/// numbers in ten passes the check.
+pub(super) fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
+    if !lane.kinds.contains(Kind::CreditCard) {
+        return;
+    }
+    let mut at = 0;
+    while at < runs.len() {
+        let first = runs[at];
+        let mut taken = 1;
+        if first.gap == LIST && first.shape == Shape::Digits {
+            match first.len() {
+                4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
+                    .into_iter()
+                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
+                1 => {
+                    taken = one_digit_runs(&runs[at..]);
+                    lane.work(taken);
+                    if (13..=19).contains(&taken) {
+                        listed_card(lane, &runs[at..], &[1; 19][..taken]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        at += taken;
+    }
+}
+
+/// How many runs of one digit follow each other, whatever joins them.
+fn one_digit_runs(runs: &[Run]) -> usize {
+    let one_digit = |run: &Run| run.len() == 1 && run.shape == Shape::Digits;
+    let joined = runs.iter().take_while(|run| one_digit(run) && run.gap != 0).count();
+    joined + usize::from(runs.get(joined).is_some_and(one_digit))
+}
+
+/// Takes the runs as a card if they have these sizes, it passes and a word supports it.
+fn listed_card(lane: &mut Lane<'_>, runs: &[Run], sizes: &[u8]) {
+    let Some(runs) = runs.get(..sizes.len()) else { return };
+    let fits = runs.iter().zip(sizes).all(|(run, size)| run.shape == Shape::Digits && run.len() == *size as usize)
+        && runs[..runs.len() - 1].iter().all(|run| run.gap != 0);
+    if !fits {
+        return;
+    }
+    let mut chars = [0u8; WINDOW_BYTES_MAX];
+    let mut len = 0;
+    for run in runs {
+        let text = &lane.text[run.start as usize..run.end as usize];
+        chars[len..len + text.len()].copy_from_slice(text);
+        len += text.len();
+    }
+    let chars = &chars[..len];
+    if checksum::card_range(chars) && checksum::luhn(chars) {
+        let (start, end) = (runs[0].start as usize, runs[runs.len() - 1].end as usize);
+        lane.take_if_supported(Kind::CreditCard, start, end);
+    }
+}
