@@ -4,8 +4,8 @@
 //! messages of a request as vLLM does and cuts the text into the same tokens, so that prompts are counted and recognised in the
 //! engine's own blocks. What it cannot say exactly it does not say: the request is then estimated by its bytes ([`Unfit`]).
 //!
-//! Reading order: [`json`](mod@json) (values in Python's order and form), [`template`] and [`format`](mod@format) (Jinja as
-//! transformers has it), [`chat`] (a request to variables), [`encode`] and [`cache`] (text to ids, once a piece).
+//! Reading order: `json` (values in Python's order and form), `template` and `format` (Jinja as transformers has it), `chat` (a
+//! request to variables), `encode` and `cache` (text to ids, once a piece).
 //!
 //! Pure: files are given as bytes, the time as a number. Everything here may run on several threads at once.
 #![forbid(unsafe_code)]
