@@ -148,9 +148,6 @@ pub const SETTLE: Duration = Duration::from_millis(30);
 /// Longest time a burst of changes of objects can put off judging the set.
 pub const SETTLE_MAX: Duration = Duration::from_millis(250);
 
-/// Namespaces that can be listed: each is six watches.
-pub const NAMESPACES_MAX: usize = 64;
-
 /// Secrets that are followed: each is a watch of its own, so that no right to read others is needed.
 pub const SECRETS_MAX: usize = 256;
 

@@ -51,6 +51,16 @@ pub enum SecretSource {
     },
 }
 
+impl SecretSource {
+    /// Reads it, where it is in this process's environment or in a file.
+    ///
+    /// # Errors
+    /// Why there is none, without a word of its content.
+    pub fn read(&self) -> Result<Secret, String> {
+        Lookup::process().find("", self)
+    }
+}
+
 impl fmt::Display for SecretSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -12,6 +12,7 @@ use crate::limits::{REQUEST_BODY_BYTES_MAX, REQUEST_HEAD_BYTES, STREAM_PING_MIN}
 use crate::load::{SourceFile, documents};
 use crate::lower::settle;
 use crate::node::{Path, RawDocument};
+use crate::secret::SecretSource;
 use crate::snapshot::PoolScope;
 
 /// The server's own file, checked, with every default filled in.
@@ -25,6 +26,8 @@ pub struct ServerFile {
     pub data_threads: DataThreads,
     /// Where resources come from.
     pub resources: ResourceSource,
+    /// Other balancers in front of the same engines.
+    pub balancers: Option<Balancers>,
     /// Bounds of what the process takes on.
     pub limits: ServerLimits,
     /// How long each phase of a request may take.
@@ -73,6 +76,17 @@ pub enum ResourceSource {
         /// A kubeconfig; `None` = the pod's service account, else the usual places.
         kubeconfig: Option<PathBuf>,
     },
+}
+
+/// How balancers find each other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Balancers {
+    /// Where this one hears the others, over UDP.
+    pub address: SocketAddr,
+    /// The others, as `host:port`.
+    pub peers: Vec<String>,
+    /// What all of them know.
+    pub secret: SecretSource,
 }
 
 /// Bounds of what the process takes on.
@@ -196,8 +210,10 @@ fn build(raw: &RawDocument, spec: &ServerSpec, findings: &mut Vec<Diagnostic>) -
     } else {
         ResourceSource::Files(spec.resources.iter().map(|r| folder.join(r)).collect())
     };
+    let balancers = spec.balancers.as_ref().and_then(|written| balancers(raw, &folder, written, findings));
     ServerFile {
         listeners,
+        balancers,
         admin: address(raw, &Path::default().key("admin").key("address"), &spec.admin.address, findings),
         data_threads: spec.data_threads,
         resources,
@@ -224,6 +240,34 @@ fn build(raw: &RawDocument, spec: &ServerSpec, findings: &mut Vec<Diagnostic>) -
         stream_ping: spec.stream_ping.map(|interval| interval.0),
         drain_timeout: spec.drain_timeout.0,
     }
+}
+
+fn balancers(
+    raw: &RawDocument,
+    folder: &std::path::Path,
+    written: &crds::server::Balancers,
+    findings: &mut Vec<Diagnostic>,
+) -> Option<Balancers> {
+    let path = Path::default().key("balancers");
+    for (i, peer) in written.peers.iter().enumerate() {
+        let port =
+            peer.rsplit_once(':').and_then(|(host, port)| (!host.is_empty()).then(|| port.parse::<u16>().ok())?);
+        if port.is_none_or(|port| port == 0) {
+            let path = path.key("peers").index(i);
+            let message = format!("`{peer}` has no port");
+            findings.push(raw.finding(Code::BadFormat, &path, message).expected("`host:port`"));
+        }
+    }
+    let env = written.secret.from_env.as_ref().map(|name| SecretSource::Env(name.clone()));
+    let file = || written.secret.from_file.as_ref().map(|file| SecretSource::File(folder.join(file)));
+    let Some(secret) = env.or_else(file) else {
+        let message = "this file belongs to no namespace: a Secret is mounted or put into the environment";
+        let finding = raw.finding(Code::Unsupported, &path.key("secret").key("secretRef"), message);
+        findings.push(finding.expected("`fromEnv` or `fromFile`"));
+        return None;
+    };
+    let address = address(raw, &path.key("address"), &written.address, findings);
+    Some(Balancers { address, peers: written.peers.clone(), secret })
 }
 
 /// What the schema cannot say.

@@ -534,6 +534,22 @@ pub fn comparable_name(name: &str) -> String {
     if name.contains("://") { name.to_owned() } else { name.to_ascii_lowercase() }
 }
 
+impl Tenant {
+    /// A tenant that nobody can call as.
+    #[cfg(feature = "kubernetes")]
+    pub(crate) fn without_keys(id: ResourceId) -> Self {
+        Self {
+            id,
+            key_sha256: Vec::new(),
+            key_files: Vec::new(),
+            jwt: None,
+            client_certificate_san: None,
+            limits: RateLimits::default(),
+            priority: 0,
+        }
+    }
+}
+
 impl Pool {
     /// Whether one of its destinations serves `name`.
     #[must_use]

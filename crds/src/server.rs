@@ -7,6 +7,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserializer, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::secret::SecretValue;
 use crate::value::{Bytes, Duration};
 
 /// What this process listens on and where its resources come from.
@@ -30,6 +31,10 @@ pub struct ServerSpec {
     /// Resources from a Kubernetes API server, instead of files.
     #[serde(default)]
     pub kubernetes: Kubernetes,
+    /// Other balancers in front of the same engines. Each tells the others four times a second what it has sent where; absent:
+    /// this one judges by what engines report and by its own requests.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub balancers: Option<Balancers>,
     /// Bounds of what one process takes on.
     #[serde(default)]
     pub limits: ServerLimits,
@@ -78,6 +83,7 @@ impl Default for ServerSpec {
             data_threads: DataThreads::Auto,
             resources: Vec::new(),
             kubernetes: Kubernetes::default(),
+            balancers: None,
             limits: ServerLimits::default(),
             timeouts: ServerTimeouts::default(),
             access_log: AccessLog::default(),
@@ -215,13 +221,33 @@ pub struct Kubernetes {
     /// Whether resources come from there; with `resources` it is an error.
     #[serde(default)]
     pub enabled: bool,
-    /// Namespaces that are watched; empty: all.
+    /// Namespaces that are watched, each by six watches; empty: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(inner(length(min = 1)))]
+    #[schemars(length(max = 64), inner(length(min = 1)))]
     pub namespaces: Vec<String>,
     /// A kubeconfig file; empty: the pod's service account, else the usual places.
     #[serde(default)]
     pub kubeconfig: String,
+}
+
+/// Other balancers in front of the same engines.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Balancers {
+    /// IP address and UDP port where this one hears the others.
+    #[serde(default = "balancers_address")]
+    #[schemars(extend("format" = "socket-address"))]
+    pub address: String,
+    /// The others, as `host:port`; names are looked up again and again, and each address is a balancer: a headless Service is
+    /// all of its pods. This one may be among them.
+    #[schemars(length(min = 1, max = 64), inner(length(min = 3)))]
+    pub peers: Vec<String>,
+    /// What all of them know and nobody else, 16 bytes or more: what they tell is signed with it. `fromEnv` or `fromFile`.
+    pub secret: SecretValue,
+}
+
+fn balancers_address() -> String {
+    "0.0.0.0:7946".to_owned()
 }
 
 /// Bounds of what one process takes on.

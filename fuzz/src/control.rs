@@ -8,6 +8,17 @@ use policy::Code;
 
 use crate::json::Json;
 
+/// What another balancer tells: read when its length is what its count says, and then the same when it is written again.
+pub fn balancers(data: &[u8]) {
+    let count = data.get(20..22).map_or(0, |two| usize::from(two[0]) << 8 | usize::from(two[1]));
+    let whole = data.len() >= 22 && data.starts_with(b"KIN1") && count <= 30 && data.len() == 22 + 40 * count;
+    match control::balancer_told(data) {
+        Some(again) if count == 0 => assert!(whole && again.is_empty()),
+        Some(again) => assert!(whole && again == data),
+        None => assert!(!whole),
+    }
+}
+
 /// An engine's page of metrics: numbers are finite and in their ranges, and those that a slow reading finds.
 pub fn scrape(data: &[u8]) {
     let page = control::scraped(data);

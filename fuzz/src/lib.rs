@@ -24,7 +24,7 @@ mod token;
 mod tokenize;
 
 pub use bedrock::{aws_frames, converse_answer, converse_request, converse_stream};
-pub use control::{access_log, admin, exposition, journal, learned, scrape};
+pub use control::{access_log, admin, balancers, exposition, journal, learned, scrape};
 pub use documents::{documents_in_force, server_file, values, yaml};
 pub use http::{chunked, request_head, response_head, target};
 pub use kv::{kv_event, kv_mirror, zmtp};
@@ -90,4 +90,5 @@ pub const TARGETS: &[Target] = targets! {
     kv_event: 400,
     kv_mirror: 300,
     zmtp: 200,
+    balancers: 400,
 };

@@ -5,7 +5,7 @@ use std::sync::mpsc as std_mpsc;
 
 use config::snapshot::KeySource;
 use crossbeam_channel::{Receiver, Sender, TrySendError};
-use predictor::fleet::Evidence;
+use predictor::fleet::{Evidence, PeerSums};
 
 use crate::decisions::{DecisionReport, Wanted};
 use crate::exact;
@@ -67,6 +67,10 @@ pub(crate) enum ToShard {
         /// What to accept with.
         acceptor: Acceptor,
     },
+    /// What another balancer has sent to endpoints.
+    Told(Arc<[ToldSums]>),
+    /// Send what this process has sent to endpoints and has not got back.
+    Sums(std_mpsc::SyncSender<Vec<OwnSums>>),
     /// What a helper thread made of the body of a request that waits under this ticket.
     Tokenized {
         /// Which request.
@@ -89,6 +93,30 @@ pub(crate) enum ToShard {
     Decisions(Wanted, std_mpsc::SyncSender<Vec<DecisionReport>>),
     /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.
     Drain,
+}
+
+/// What another balancer has sent to an endpoint.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ToldSums {
+    /// Who.
+    pub(crate) balancer: u64,
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Ignored when the number has been given to another since.
+    pub(crate) incarnation: u64,
+    /// What.
+    pub(crate) sums: PeerSums,
+}
+
+/// What this process has sent to an endpoint, as a data thread counts it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OwnSums {
+    /// Which endpoint.
+    pub(crate) endpoint: EndpointId,
+    /// Which one at that number.
+    pub(crate) incarnation: u64,
+    /// What.
+    pub(crate) sums: PeerSums,
 }
 
 /// Whether an endpoint takes requests.

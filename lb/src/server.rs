@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -59,6 +59,8 @@ pub(crate) struct Options {
     pub(crate) decision_headers: DecisionHeaders,
     /// Silence of an engine within a stream after which the client is sent a comment.
     pub(crate) stream_ping: Option<Duration>,
+    /// Other balancers: where they are heard, who they are, and what all know.
+    pub(crate) balancers: Option<(SocketAddr, Vec<String>, config::Secret)>,
     /// Bounds of requests.
     pub(crate) limits: ServerLimits,
     /// Time-outs of requests.
@@ -158,13 +160,20 @@ impl fmt::Display for StartError {
 ///
 /// # Errors
 /// When it cannot start.
-pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
+pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
     sys::keep_freed_memory();
     let open_files_max = sys::raise_open_files();
     let driver = options.driver.choose().map_err(StartError::Driver)?;
     let threads = options.data_threads.unwrap_or_else(cores).max(1);
     let (sockets, bound) = bind_all(&options, threads)?;
     let admin = options.admin.map(|address| bind_admin(address, options.sharing)).transpose()?;
+    let balancers = match options.balancers.take() {
+        None => None,
+        Some((address, peers, secret)) => {
+            let socket = bind_datagrams(address).map_err(|error| StartError::Bind { address, error })?;
+            Some(control::balancers::Options { socket, peers, secret })
+        }
+    };
     let bound = Bound { admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()), ..bound };
 
     let settings = Arc::new(settings(&options, driver));
@@ -191,6 +200,7 @@ pub(crate) fn run(options: Options) -> Result<ExitCode, StartError> {
         access_log: options.access_log,
         drain_timeout: options.drain_timeout,
         facts,
+        balancers,
         certificates,
         on_ready,
     });
@@ -298,6 +308,14 @@ fn bind_admin(address: SocketAddr, sharing: Sharing) -> Result<TcpListener, Star
         Sharing::Refused => Reuse::Address,
     };
     bind(address, reuse).map_err(|error| StartError::Bind { address, error })
+}
+
+/// A socket for datagrams. A new process may have it beside the old one: what only one of them hears is told again.
+fn bind_datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&address.into())?;
+    Ok(socket.into())
 }
 
 /// How a listening socket treats others at its address.

@@ -11,7 +11,7 @@ use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::classify::Memory as PieceMemory;
-use predictor::fleet::{self, Backend, Decided, Fleet};
+use predictor::fleet::{self, Backend, Decided, Fleet, PeerSums};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
@@ -26,7 +26,7 @@ use crate::handover::{Arrival, Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, Scrape, ShardHandle, ToShard};
+use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, OwnSums, Scrape, ShardHandle, ToShard, ToldSums};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
 use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
@@ -292,6 +292,10 @@ impl Shard {
                         *door.entrance.acceptor.borrow_mut() = Some(acceptor);
                     }
                 }
+                ToShard::Told(told) => self.told(&told),
+                ToShard::Sums(reply) => {
+                    let _ = reply.try_send(self.own_sums());
+                }
                 ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
                 ToShard::Keys(keys) => {
                     if self.keys.replace(keys.clone()).version != keys.version {
@@ -326,6 +330,29 @@ impl Shard {
         if !mailbox.is_empty() {
             self.reactor.wake_again();
         }
+    }
+
+    /// Another balancer's requests count in the load of endpoints.
+    fn told(&self, told: &[ToldSums]) {
+        let (table, mut fleet, now_us) = (self.table.borrow(), self.fleet.borrow_mut(), io::now_us());
+        for ToldSums { balancer, endpoint, incarnation, sums } in told {
+            if table.incarnation(*endpoint, *incarnation).is_some() {
+                fleet.heard(now_us, *balancer, endpoint.0, *sums);
+            }
+        }
+    }
+
+    /// What this process has sent to workers and has not got back.
+    fn own_sums(&self) -> Vec<OwnSums> {
+        let fleet = self.fleet.borrow();
+        let table = self.table.borrow();
+        let workers = table.iter().filter(|endpoint| endpoint.spec.backend == policy::Backend::Local);
+        let sums = workers.map(|endpoint| {
+            let spec = &endpoint.spec;
+            let sums = PeerSums::from(&fleet.sums(spec.id.0));
+            OwnSums { endpoint: spec.id, incarnation: spec.incarnation, sums }
+        });
+        sums.filter(|own| own.sums != PeerSums::default()).collect()
     }
 
     fn take_arrival(self: &Rc<Self>, arrival: Arrival, doors: &[Door]) {

@@ -229,7 +229,7 @@ impl Reading {
 }
 
 /// Files of credentials and authorities in force, of destinations and of tenants: a rotated one is a change of the set.
-fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
+pub(super) fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
     let sets = snapshot.worker_sets.iter().filter_map(|w| w.auth.as_ref());
     let providers = snapshot.providers.iter().filter_map(|p| p.auth.as_ref());
     let files = sets.chain(providers).flat_map(Auth::credentials).filter_map(|c| match &c.source {
@@ -246,14 +246,14 @@ fn secret_files(snapshot: &Snapshot) -> Vec<PathBuf> {
 
 /// What tells one state of a file from another without reading it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct FileState {
+pub(super) struct FileState {
     real: PathBuf,
     modified: Option<SystemTime>,
     bytes: u64,
 }
 
 impl FileState {
-    fn of(path: &Path) -> Option<Self> {
+    pub(super) fn of(path: &Path) -> Option<Self> {
         let real = std::fs::canonicalize(path).ok()?;
         let metadata = std::fs::metadata(&real).ok()?;
         Some(Self { real, modified: metadata.modified().ok(), bytes: metadata.len() })

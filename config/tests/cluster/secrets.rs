@@ -84,3 +84,18 @@ fn a_tenants_key_comes_from_a_secret() {
         snapshot.tenants.first().is_some_and(|tenant| tenant.key_sha256.len() == 1)
     });
 }
+
+#[test]
+fn a_credentials_file_is_followed_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("key");
+    std::fs::write(&file, "one").unwrap();
+    let server = server();
+    let mut provider = provider();
+    provider["spec"]["auth"]["bearer"] = json!({ "fromFile": file });
+    server.create(&provider).unwrap();
+    let followed = follow(&server);
+    followed.snapshot("the key", |snapshot| token(snapshot) == Some("one"));
+    std::fs::write(&file, "another").unwrap();
+    followed.snapshot("the next one", |snapshot| token(snapshot) == Some("another"));
+}

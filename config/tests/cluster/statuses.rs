@@ -1,5 +1,7 @@
 //! What is written back: conditions, counts, Events, by one of several and never in a loop.
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use apiserver::{ApiServer, Seen};
@@ -170,4 +172,47 @@ fn a_server_that_lets_no_status_be_written_is_still_followed() {
     followed.note("cannot be written");
     server.create(&workers("llama")).unwrap();
     followed.snapshot("the next", |snapshot| snapshot.worker_sets.len() == 2);
+}
+
+/// What the Role and ClusterRole of the rendered manifest allow, as (resource, verb).
+fn allowed() -> BTreeSet<(String, String)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/manifests/deployment.yaml");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut findings = Vec::new();
+    let documents = config::load::documents(&config::SourceFile::new("deployment.yaml", &text), &mut findings);
+    assert!(findings.is_empty(), "{findings:?}");
+    let roles = documents.iter().map(|document| document.root.to_value());
+    let rules = roles.filter(|role| role["kind"].as_str().is_some_and(|kind| kind.ends_with("Role")));
+    let mut allowed = BTreeSet::new();
+    for rule in rules.flat_map(|role| role["rules"].as_array().cloned().unwrap_or_default()) {
+        let texts = |name: &str| rule[name].as_array().into_iter().flatten().filter_map(Value::as_str);
+        for resource in texts("resources") {
+            allowed.extend(texts("verbs").map(|verb| (resource.to_owned(), verb.to_owned())));
+        }
+    }
+    // Secrets are named one by one when the chart is installed.
+    allowed.extend(["list", "watch"].map(|verb| ("secrets".to_owned(), verb.to_owned())));
+    allowed
+}
+
+#[test]
+fn nothing_is_asked_for_that_the_deployed_role_does_not_allow() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    server.create(&pool("p", &["gemma", "missing"])).unwrap();
+    let key = json!({ "apiKeys": [{ "secretRef": { "name": "alice", "key": "token" } }] });
+    server.create(&object(Kind::InferenceTenant, "alice", key)).unwrap();
+    let followed = follow(&server);
+    followed.snapshot("the first", |snapshot| snapshot.pools.len() == 1);
+    let asked = |seen: &[Seen]| -> BTreeSet<(String, String)> {
+        seen.iter().map(|seen| (seen.resource.clone(), seen.verb.clone())).collect()
+    };
+    let all = ["events create", "inferencepools/status patch", "leases create", "pods watch", "secrets watch"];
+    assert!(server.wait_seen(|seen| {
+        let asked = asked(seen);
+        all.iter().all(|pair| pair.split_once(' ').is_some_and(|(r, v)| asked.contains(&(r.to_owned(), v.to_owned()))))
+    }));
+    let allowed = allowed();
+    let beyond: Vec<_> = asked(&server.seen()).into_iter().filter(|pair| !allowed.contains(pair)).collect();
+    assert!(beyond.is_empty(), "{beyond:?} is not allowed");
 }

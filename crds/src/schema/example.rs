@@ -6,7 +6,7 @@ use serde_json::Value;
 const BOUNDS: [&str; 6] = ["greaterThan", "atLeast", "lessThan", "atMost", "set", "default"];
 
 /// Examples of texts and numbers by the field's name, in YAML.
-const EXAMPLES: [(&str, &str); 93] = [
+const EXAMPLES: [(&str, &str); 94] = [
     ("address", "10.0.0.5"),
     ("aliases", "[qwen-3.6]"),
     ("all", "[pii, tools]"),
@@ -58,6 +58,7 @@ const EXAMPLES: [(&str, &str); 93] = [
     ("models", "[qwen-3.6, Qwen/Qwen3.6-27B]"),
     ("name", "qwen"),
     ("namespaces", "[default]"),
+    ("peers", "[\"balancers.kinference.svc:7946\"]"),
     ("names", "[qwen-3.6]"),
     ("negative", "[What is a contract?]"),
     ("none", "[pii]"),

@@ -56,6 +56,7 @@ impl Demo {
             data_threads: None,
             driver: self.driver,
             source: Source::Servers(servers.collect()),
+            balancers: None,
             server_file: None,
             access_log: Target::Off,
             drain_timeout: defaults.drain_timeout,

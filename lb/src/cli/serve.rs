@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use config::server_file::{AccessLog, Listener, ResourceSource};
+use config::server_file::{AccessLog, Balancers, Listener, ResourceSource};
 use config::snapshot::StaticEndpoint;
 use config::{Lookup, ServerFile, SourceFile};
 use crds::server::DataThreads;
@@ -82,6 +82,7 @@ impl Serve {
             data_threads: self.threads.map(usize::from),
             driver: self.driver,
             source: Source::Servers(servers),
+            balancers: None,
             server_file: None,
             access_log: Target::parse(&self.access_log),
             drain_timeout: defaults.drain_timeout,
@@ -102,6 +103,7 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
     let source_file = SourceFile { name: path.display().to_string().into(), bytes };
     let file = ServerFile::load(&source_file).map_err(|findings| refused(&findings, &[source_file]))?;
     let source = source(path, file.resources)?;
+    let balancers = file.balancers.map(|balancers| with_secret(path, balancers)).transpose()?;
     let listeners = file.listeners.into_iter().map(|listener| with_certificate(path, listener));
     let listeners = listeners.collect::<Result<_, _>>()?;
     Ok(Options {
@@ -113,6 +115,7 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
         },
         driver,
         source,
+        balancers,
         server_file: Some(path.to_owned()),
         access_log: match file.access_log {
             AccessLog::Off => Target::Off,
@@ -163,6 +166,19 @@ fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>) -> Source {
         lease_namespace: said("POD_NAMESPACE"),
         ..config::source::cluster::Settings::new(identity)
     })
+}
+
+/// Fewer can be guessed.
+const SHARED_SECRET_BYTES_MIN: usize = 16;
+
+fn with_secret(path: &Path, balancers: Balancers) -> Result<(SocketAddr, Vec<String>, config::Secret), ExitCode> {
+    let Balancers { address, peers, secret: source } = balancers;
+    let bad = |why: String| usage(format!("{}: the secret of `balancers`: {why}", path.display()));
+    let secret = source.read().map_err(bad)?;
+    if secret.expose().len() < SHARED_SECRET_BYTES_MIN {
+        return Err(bad(format!("it has fewer than {SHARED_SECRET_BYTES_MIN} bytes")));
+    }
+    Ok((address, peers, secret))
 }
 
 fn with_certificate(path: &Path, listener: Listener) -> Result<ListenerOptions, ExitCode> {

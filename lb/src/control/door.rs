@@ -51,6 +51,13 @@ pub fn scraped(text: &[u8]) -> Scraped {
     }
 }
 
+/// What another balancer might say, signed, read and written again without its signature; nothing for what tells of no
+/// endpoint, `None` for what is refused.
+#[must_use]
+pub fn balancer_told(said: &[u8]) -> Option<Vec<u8>> {
+    super::balancers::reread(said)
+}
+
 /// What an engine's list of models is made into.
 #[derive(Debug)]
 pub struct Learned {
@@ -177,6 +184,7 @@ fn status() -> Status {
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
         contact: None,
+        balancers: None,
         tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),
         keys: (Vec::new(), 0),

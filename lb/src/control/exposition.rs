@@ -206,6 +206,14 @@ impl Page {
             "Since when the API server does not answer, in seconds since 1970; what was in force stays",
             away,
         )?;
+        if let Some(balancers) = &self.status.balancers {
+            let help = "Other balancers heard within three seconds";
+            out.gauge("kinference_balancers_heard", help, balancers.heard)?;
+            let help = "Datagrams at the port of balancers that were not taken: forged, late, or of another version";
+            out.counter("kinference_balancers_datagrams_refused", help, balancers.refused)?;
+            let help = "Datagrams to other balancers that could not be sent";
+            out.counter("kinference_balancers_datagrams_unsent", help, balancers.unsent)?;
+        }
         let unresolved = self.status.unresolved.len();
         out.gauge("kinference_unresolved_host_names", "Host names that cannot be resolved", unresolved)
     }
@@ -604,6 +612,7 @@ mod tests {
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
             contact: None,
+            balancers: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],
                 refusals: 4,

@@ -8,6 +8,7 @@
 mod access_log;
 mod admin;
 mod asked;
+pub(crate) mod balancers;
 pub(crate) mod certificates;
 mod decisions;
 pub mod door;
@@ -38,11 +39,12 @@ use std::time::{Duration, SystemTime};
 use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 use access_log::AccessLog;
 pub(crate) use access_log::Target;
 use asked::Services;
+use balancers::Balancers;
 use certificates::{Certificates, InUse};
 use endpoints::Endpoints;
 pub(crate) use fetch::{FetchError, fetch};
@@ -85,6 +87,8 @@ pub(crate) struct Setup {
     pub drain_timeout: Duration,
     /// What is told about this process.
     pub facts: Facts,
+    /// Other balancers, and how they are heard.
+    pub balancers: Option<balancers::Options>,
     /// The certificates of TLS listeners.
     pub certificates: Vec<InUse>,
     /// Called once, when every endpoint is ready for the first time.
@@ -117,6 +121,7 @@ pub(crate) fn run(setup: Setup) -> io::Result<Ended> {
 
 /// The state of the loop.
 struct Control {
+    balancers: Option<Balancers>,
     shards: Vec<ShardHandle>,
     registry: Registry,
     resolver: Resolver,
@@ -149,7 +154,6 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
-    let facts = Arc::new(setup.facts);
     let endpoints_min = setup.source.endpoints_min();
     let (feedback, told_back) = latest::channel(Feedback::default());
     let mut snapshots = setup.source.start(told_back);
@@ -159,7 +163,9 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     if let Some(listener) = setup.admin {
         tokio::spawn(admin::serve(listener, setup.shards.clone(), questions));
     }
+    let balancers = setup.balancers.map(|options| Balancers::start(options, setup.shards.clone())).transpose()?;
     let mut control = Control {
+        balancers,
         shards: setup.shards,
         registry: Registry::default(),
         resolver,
@@ -176,7 +182,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         contact: None,
         feedback,
         access_log,
-        facts,
+        facts: Arc::new(setup.facts),
         phase: Phase::Starting,
         drained: 0,
         drain_timeout: setup.drain_timeout,
@@ -187,13 +193,9 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     };
     let mut from_shards = setup.from_shards;
     let mut signals = Signals::new()?;
-    let mut reopen = signal(SignalKind::hangup())?;
-    // What nginx takes for the same; unhandled it would end the process.
-    let mut reopen_too = signal(SignalKind::user_defined1())?;
-    let mut tick = interval(Duration::from_secs(1));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut sweep = interval(kv::SWEEP_EVERY);
-    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut reopen = Reopen::new()?;
+    let mut tick = ticks(Duration::from_secs(1));
+    let mut sweep = ticks(kv::SWEEP_EVERY);
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
@@ -212,11 +214,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                     control.replan();
                 }
             }
-            Some(found) = found_keys.recv() => {
-                if control.keys.take(found) {
-                    control.tell_keys();
-                }
-            }
+            Some(found) = found_keys.recv() => control.take_keys(found),
             Some(question) = asked.recv() => control.answer(question),
             () = signals.end() => {
                 if control.phase == Phase::Draining {
@@ -224,8 +222,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
                 }
                 control.drain();
             }
-            Some(()) = reopen.recv() => control.access_log.reopen(),
-            Some(()) = reopen_too.recv() => control.access_log.reopen(),
+            () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
             () = until(control.drain_until) => break Ended::DrainTimeout,
         }
@@ -260,6 +257,34 @@ async fn until(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
         None => std::future::pending().await,
+    }
+}
+
+/// Every so often; late rather than twice at once.
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Signals that ask for the access log to be opened anew.
+struct Reopen {
+    hangup: Signal,
+    /// What nginx takes for the same; unhandled it would end the process.
+    user: Signal,
+}
+
+impl Reopen {
+    fn new() -> io::Result<Self> {
+        Ok(Self { hangup: signal(SignalKind::hangup())?, user: signal(SignalKind::user_defined1())? })
+    }
+
+    async fn asked(&mut self) {
+        let (hangup, user) = (&mut self.hangup, &mut self.user);
+        tokio::select! {
+            _ = hangup.recv() => {}
+            _ = user.recv() => {}
+        }
     }
 }
 
@@ -365,6 +390,12 @@ impl Control {
         }
     }
 
+    fn take_keys(&mut self, found: keys::Found) {
+        if self.keys.take(found) {
+            self.tell_keys();
+        }
+    }
+
     fn tell_keys(&self) {
         let ring = self.keys.ring();
         for (index, shard) in self.shards.iter().enumerate() {
@@ -405,6 +436,9 @@ impl Control {
         // After the plan, so that the data threads know the endpoints meant.
         for message in self.endpoints.follow(&plan) {
             self.tell(&message);
+        }
+        if let Some(balancers) = &self.balancers {
+            balancers.follow(&plan);
         }
         self.plan = Some(plan);
         if self.phase == Phase::Starting {
@@ -472,6 +506,7 @@ impl Control {
                 last_refusal: self.last_refusal.clone(),
             },
             contact: self.contact.clone(),
+            balancers: self.balancers.as_ref().map(Balancers::status),
             certificates: self.certificates.status(),
             tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),
             keys: self.keys.status(),

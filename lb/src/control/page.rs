@@ -203,6 +203,7 @@ fn of_belief(belief: &EndpointBelief) -> Value {
         "slowness": belief.slowness_ratio,
         "prefillTokensPerSecond": belief.prefill_tokens_per_s,
         "stalledSeconds": belief.stalled_us.map(seconds),
+        "otherBalancersInFlight": belief.others_in_flight,
         "predictionBasis": match belief.basis {
             Basis::Learning => "learning",
             Basis::Learned => "learned",

@@ -9,6 +9,7 @@ use config::source::cluster::Contact;
 use policy::Diagnostic;
 use tokio::sync::oneshot;
 
+use super::balancers::BalancersStatus;
 use super::keys::KeysStatus;
 use super::kv::KvStatus;
 use super::tokenizers;
@@ -58,6 +59,8 @@ pub(crate) struct Status {
     pub config: ConfigStatus,
     /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
     pub contact: Option<Contact>,
+    /// What is heard of other balancers; `None` when there are none.
+    pub balancers: Option<BalancersStatus>,
     pub certificates: CertificatesStatus,
     /// Worker sets that name a tokenizer, and what became of it.
     pub tokenizers: Vec<(String, tokenizers::State)>,

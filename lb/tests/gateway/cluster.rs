@@ -91,6 +91,7 @@ impl World {
     }
 }
 
+#[allow(clippy::needless_pass_by_value, reason = "objects are written where they are used")]
 fn object(kind: &str, name: &str, spec: Value) -> Value {
     json!({
         "apiVersion": crds::API_VERSION, "kind": kind, "metadata": { "name": name, "namespace": "default" }, "spec": spec,

@@ -7,6 +7,7 @@
 #[macro_use]
 mod support;
 
+mod balancers;
 mod changes;
 #[cfg(feature = "kubernetes")]
 mod cluster;

@@ -120,6 +120,8 @@ pub struct EndpointBelief {
     pub prefill_tokens_per_s: f64,
     /// Microseconds since own requests there last made progress; `None` when none waits.
     pub stalled_us: Option<u64>,
+    /// Open requests there that other balancers told of.
+    pub others_in_flight: u32,
     /// What stands behind predictions.
     pub basis: Basis,
     /// Median relative error of the kind's predictions.
@@ -153,6 +155,7 @@ impl Fleet {
             slowness_ratio: known.scale.factor(),
             prefill_tokens_per_s: kind.tokens_per_s(known.scale),
             stalled_us: waits.then(|| now_us.saturating_sub(ledger.last_progress_us())),
+            others_in_flight: known.peers.in_flight(),
             basis: kind.basis(),
             error_ratio: kind.error_ratio(),
             answers: kind.answers(),

@@ -9,6 +9,7 @@
 //! in. A resource that is not served or not allowed is waited for, and told of.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use crds::Kind;
@@ -22,7 +23,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
 use super::cluster::{ClusterNews, Contact, Feedback, PodEndpoint, Pods, Settings};
-use crate::limits::{NAMESPACES_MAX, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
+use super::files::{FileState, secret_files};
+use crate::limits::{POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX};
 use crate::secret::Lookup;
 use crate::snapshot::{ResourceId, Snapshot};
 
@@ -97,7 +99,10 @@ async fn client(settings: &Settings) -> Result<(Client, String), String> {
             let config = kube::Config::from_custom_kubeconfig(file, &options).await;
             config.map_err(|error| format!("{}: {error}", path.display()))?
         }
-        None => kube::Config::infer().await.map_err(|error| error.to_string())?,
+        None => match kube::Config::incluster() {
+            Ok(config) => config,
+            Err(_) => kube::Config::infer().await.map_err(|error| error.to_string())?,
+        },
     };
     let mut config = config;
     // Attempts are this source's business: each must be seen to be told of.
@@ -155,6 +160,10 @@ struct Follower {
     /// What was last handed out.
     told_pods: Pods,
     told_refusal: Vec<Diagnostic>,
+    /// Files of credentials in force, and the state they had.
+    files: Vec<(PathBuf, Option<FileState>)>,
+    /// What went beyond a bound, and was told.
+    beyond: BTreeMap<&'static str, usize>,
     generation: u64,
     dirty: Dirty,
     desk: Desk,
@@ -209,6 +218,8 @@ impl Follower {
             pods: BTreeMap::new(),
             told_pods: Pods::new(),
             told_refusal: Vec::new(),
+            files: Vec::new(),
+            beyond: BTreeMap::new(),
             generation: 0,
             dirty: Dirty::default(),
             desk: Desk::default(),
@@ -219,7 +230,6 @@ impl Follower {
     /// Runs until nobody listens.
     async fn run(mut self) {
         let mut namespaces = self.settings.namespaces.clone();
-        namespaces.truncate(NAMESPACES_MAX);
         if namespaces.is_empty() {
             namespaces.push(String::new());
         }
@@ -229,7 +239,10 @@ impl Follower {
             }
         }
         let mut write = tokio::time::interval(WRITE_EVERY);
-        write.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look = tokio::time::interval(POLL);
+        for ticks in [&mut write, &mut look] {
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        }
         // Each turn is one piece of news; ends when nobody listens.
         loop {
             let due = self.dirty.due();
@@ -246,6 +259,7 @@ impl Follower {
                 () = until(due) => self.settle().await,
                 Some(written) = self.written.1.recv() => self.wrote(&written).await,
                 _ = write.tick() => { self.write(); true }
+                _ = look.tick() => { self.look_at_files(); true }
                 () = self.sender.closed() => false,
             };
             if !heard {
@@ -391,6 +405,19 @@ impl Follower {
         told && self.contact().await
     }
 
+    /// Tells when there is more of something than is followed; `false` when nobody listens any more.
+    async fn within(&mut self, what: &'static str, count: usize, most: usize) -> bool {
+        if count <= most {
+            self.beyond.remove(what);
+            return true;
+        }
+        if self.beyond.insert(what, count) == Some(count) {
+            return true;
+        }
+        self.note(format!("there are {count} {what}; {most} are followed, the others are as if they were not there"))
+            .await
+    }
+
     async fn note(&self, text: String) -> bool {
         self.sender.send(ClusterNews::Note(text)).await.is_ok()
     }
@@ -474,6 +501,9 @@ impl Follower {
             return true;
         }
         let secrets = set::secrets(&self.objects);
+        if !self.within("Secrets", secrets.len(), SECRETS_MAX).await {
+            return false;
+        }
         let wanted = secrets.into_iter().take(SECRETS_MAX).map(Subject::Secret).collect();
         let known = self.follow_only(&wanted, |subject| matches!(subject, Subject::Secret(_)));
         if !known {
@@ -512,9 +542,11 @@ impl Follower {
             .iter()
             .filter(|set| !set.selector.is_empty())
             .map(|set| PodSelector { namespace: set.id.namespace.clone(), labels: set.selector.clone() })
-            .take(SELECTORS_MAX)
             .collect();
-        let wanted = selectors.into_iter().map(Subject::Pods).collect();
+        if !self.within("selectors of pods", selectors.len(), SELECTORS_MAX).await {
+            return false;
+        }
+        let wanted = selectors.into_iter().take(SELECTORS_MAX).map(Subject::Pods).collect();
         let known = self.follow_only(&wanted, |subject| matches!(subject, Subject::Pods(_)));
         if !known && self.generation == 0 {
             // The first snapshot comes with its pods: a gateway that is ready must have somewhere to send requests. Their
@@ -525,6 +557,7 @@ impl Follower {
         snapshot.generation = self.generation;
         (self.verdicts, self.good) = (verdicts, good);
         self.in_force = snapshot.clone();
+        self.files = secret_files(&snapshot).into_iter().map(|path| (path.clone(), FileState::of(&path))).collect();
         self.dirty.pods = true;
         self.tell_pods().await && self.sender.send(ClusterNews::Snapshot(Box::new(snapshot))).await.is_ok()
     }
@@ -549,6 +582,13 @@ impl Follower {
         }
         self.told_pods.clone_from(&pods);
         self.sender.send(ClusterNews::Pods(pods)).await.is_ok()
+    }
+
+    /// A credential's file that has changed is a change of the set.
+    fn look_at_files(&mut self) {
+        if self.files.iter().any(|(path, state)| FileState::of(path) != *state) {
+            self.dirty.set();
+        }
     }
 
     /// Begins the writes that are due, when it is this process that writes.

@@ -1,8 +1,11 @@
 //! A set of objects judged: each stands or falls for itself, and the rest goes into force.
 //!
 //! The lowering is that of files. Where a document fails, its last version that was good takes its place; where there is
-//! none, it is left out; then the set is lowered again, as what is left may fail for want of it. A policy that is gone
-//! while a pool still names it stays in force as it was: no deletion may open what a rule had closed.
+//! none, it is left out; then the set is lowered again, as what is left may fail for want of it.
+//!
+//! What is left out must not open anything. A pool is not served without its policies; a policy that is gone while a pool
+//! still names it stays in force there. A tenant that is refused is a tenant without a key: with none, everyone would be
+//! let in. A pool whose rules look at tags is not served while a classifier of its namespace is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,7 +17,7 @@ use super::item::{Key, Object};
 use crate::lower::{Origin, load_objects};
 use crate::node::Path;
 use crate::secret::Lookup;
-use crate::snapshot::{ResourceId, Snapshot};
+use crate::snapshot::{ResourceId, Snapshot, Tenant};
 
 /// Rounds of lowering. A failure is followed by those of what refers to it; references are two steps deep, each of which may
 /// fall back once.
@@ -136,14 +139,8 @@ fn about<'n>(finding: &Diagnostic, names: &'n BTreeMap<String, Key>) -> Option<&
 fn missing_policies(current: &Objects) -> BTreeMap<Key, Vec<Key>> {
     let mut missing: BTreeMap<Key, Vec<Key>> = BTreeMap::new();
     for (key, object) in current.iter().filter(|(key, _)| key.kind == Kind::InferencePool) {
-        let Ok(spec) = &object.spec else { continue };
-        let names = spec["policyRef"].as_array().into_iter().flatten().filter_map(|entry| entry["name"].as_str());
-        for name in names {
-            let id = ResourceId { namespace: key.id.namespace.clone(), name: name.to_owned() };
-            let policy = Key { kind: Kind::InferencePolicy, id };
-            if !current.contains_key(&policy) {
-                missing.entry(key.clone()).or_default().push(policy);
-            }
+        for policy in policies_of(key, object).filter(|policy| !current.contains_key(policy)) {
+            missing.entry(key.clone()).or_default().push(policy);
         }
     }
     missing
@@ -158,6 +155,7 @@ fn settled(
     findings: Vec<Diagnostic>,
     names: &BTreeMap<String, Key>,
 ) -> Settled {
+    let closed = close(current, choices, &mut snapshot);
     let pools: BTreeSet<&ResourceId> = snapshot.pools.iter().map(|pool| &pool.id).collect();
     let mut verdicts: BTreeMap<Key, Verdict> = BTreeMap::new();
     for (key, object) in current {
@@ -180,6 +178,11 @@ fn settled(
             verdict.unresolved.push(Diagnostic::new(Code::UnknownReference, message).at(path, None));
         }
     }
+    for (pool, classifier) in closed {
+        let Some(verdict) = verdicts.get_mut(&pool) else { continue };
+        let message = format!("the InferenceClassifier `{}` is refused, and rules look at tags", classifier.id);
+        verdict.unresolved.push(Diagnostic::new(Code::UnknownReference, message));
+    }
     for finding in findings {
         let verdict = about(&finding, names).and_then(|key| verdicts.get_mut(key));
         let shown = match about(&finding, names) {
@@ -195,6 +198,54 @@ fn settled(
     }
     let good = choices.iter().filter_map(|(key, choice)| Some((key.clone(), choice.object()?.clone()))).collect();
     Settled { snapshot, verdicts, good }
+}
+
+/// Closes what the absence of a refused object would open. Returns the pools that are not served for want of a classifier.
+fn close(current: &Objects, choices: &BTreeMap<Key, Choice>, snapshot: &mut Snapshot) -> Vec<(Key, Key)> {
+    let out = |kind: Kind| choices.iter().filter(move |(key, c)| key.kind == kind && c.object().is_none());
+    let tenants: Vec<Tenant> =
+        out(Kind::InferenceTenant).map(|(key, _)| Tenant::without_keys(key.id.clone())).collect();
+    let mut closed = Vec::new();
+    for (classifier, _) in out(Kind::InferenceClassifier) {
+        let pools = current.iter().filter(|(key, _)| key.kind == Kind::InferencePool);
+        for (pool, object) in pools.filter(|(key, _)| key.id.namespace == classifier.id.namespace) {
+            if policies_of(pool, object).any(|policy| looks_at_tags(choices.get(&policy))) {
+                closed.push((pool.clone(), classifier.clone()));
+            }
+        }
+    }
+    if tenants.is_empty() && closed.is_empty() {
+        return closed;
+    }
+    snapshot.pools.retain(|pool| !closed.iter().any(|(key, _)| key.id == pool.id));
+    snapshot.tenants.extend(tenants);
+    snapshot.tenants.sort_by(|a, b| a.id.cmp(&b.id));
+    *snapshot = std::mem::take(snapshot).indexed();
+    closed
+}
+
+/// The policies that a pool names.
+fn policies_of(pool: &Key, object: &Object) -> impl Iterator<Item = Key> {
+    let list = object.spec.as_ref().ok().and_then(|spec| spec["policyRef"].as_array());
+    let namespace = pool.id.namespace.clone();
+    list.into_iter().flatten().filter_map(|entry| entry["name"].as_str()).map(move |name| Key {
+        kind: Kind::InferencePolicy,
+        id: ResourceId { namespace: namespace.clone(), name: name.to_owned() },
+    })
+}
+
+fn looks_at_tags(policy: Option<&Choice>) -> bool {
+    fn has_tags(value: &serde_json::Value) -> bool {
+        match value {
+            serde_json::Value::Object(fields) => fields.iter().any(|(name, value)| name == "tags" || has_tags(value)),
+            serde_json::Value::Array(items) => items.iter().any(has_tags),
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_) => false,
+        }
+    }
+    policy.and_then(Choice::object).is_some_and(|policy| policy.spec.as_ref().is_ok_and(has_tags))
 }
 
 /// A finding about an object names it in its text: there is no line to point at.
@@ -316,6 +367,35 @@ mod tests {
         assert!(verdict(&after, &closed).unresolved[0].message.contains("stays in force"));
         let detached = settled([workers("a"), pool(&["a"], &[])], &after.good);
         assert!(!detached.good.contains_key(&refusing(1, 403).0));
+    }
+
+    #[test]
+    fn a_tenant_that_is_refused_lets_nobody_in() {
+        let broken = object(Kind::InferenceTenant, "alice", 1, json!({ "apiKeys": [{ "sha256": "short" }] }));
+        let settled = settled([workers("a"), broken.clone()], &Objects::new());
+        assert_eq!(verdict(&settled, &broken).in_force, InForce::No);
+        let tenants: Vec<usize> = settled.snapshot.tenants.iter().map(|tenant| tenant.key_sha256.len()).collect();
+        assert_eq!(tenants, [0]);
+    }
+
+    #[test]
+    fn a_pool_whose_rules_look_at_tags_is_not_served_without_its_classifier() {
+        let rule = json!({ "name": "home", "matches": [{ "tags": { "any": ["pii"] } }], "route": {} });
+        let policy = object(Kind::InferencePolicy, "closed", 1, json!({ "rules": [rule] }));
+        let classifier = |kinds: &[&str], generation| {
+            object(Kind::InferenceClassifier, "pii", generation, json!({ "type": "PII", "kinds": kinds }))
+        };
+        let looking = pool(&["a"], &["closed"]);
+        let broken = classifier(&["Nothing"], 1);
+        let out = settled([workers("a"), looking.clone(), policy.clone(), broken.clone()], &Objects::new());
+        assert!(out.snapshot.pools.is_empty());
+        assert!(verdict(&out, &looking).unresolved[0].message.contains("default/pii"));
+        let good = classifier(&["Email"], 2);
+        let back = settled([workers("a"), looking.clone(), policy.clone(), good], &out.good);
+        assert_eq!(back.snapshot.pools.len(), 1);
+        // A broken change of it leaves the last good one, and the pool.
+        let after = settled([workers("a"), looking.clone(), policy, classifier(&["Nothing"], 3)], &back.good);
+        assert_eq!((after.snapshot.pools.len(), after.snapshot.classifiers.len()), (1, 1));
     }
 
     #[test]

@@ -125,7 +125,7 @@ fn programmed(key: &Key, verdict: &Verdict, taken: Taken) -> Told {
             ("False", "Invalid", format!("generation {generation}, the last good one, stays in force"))
         }
         (InForce::No, _) if verdict.errors.is_empty() && key.kind == Kind::InferencePool => {
-            ("False", "RefNotFound", "the pool is not served without its policy".to_owned())
+            ("False", "RefNotFound", "the pool is not served without what it needs; see ResolvedRefs".to_owned())
         }
         (InForce::No, _) => ("False", "Invalid", "nothing of it is in force".to_owned()),
     }
