@@ -454,7 +454,6 @@ mod tests {
             tokenizer: None,
             gpu_cost: None,
             limits: WorkerSetLimits { in_flight_per_endpoint_max: None },
-            gpu_cost: None,
             auth: None,
         }
     }
@@ -549,7 +548,7 @@ mod tests {
         let mut snapshot = Snapshot::default();
         snapshot.providers = vec![provider(limits)];
         let found: Vec<IpAddr> = found.iter().map(|ip| ip.parse().unwrap()).collect();
-        let plan = registry.plan(0, Arc::new(snapshot), &Addresses::from([("api.test".into(), found)]), &Pods::default()).plan;
+        let plan = registry.plan(0, Arc::new(snapshot), &Addresses::from([("api.test".into(), found)])).plan;
         plan.providers[0].and_then(|id| plan.endpoints[id.index()].clone())
     }
 

@@ -56,6 +56,7 @@ pub(super) fn push_translated_head_lines(to: &mut Vec<u8>, translated: &Translat
     };
     push_status_line(to, 200, b"OK");
     push_header(to, b"content-type", media);
+    to.extend_from_slice(&shown.rate_limits);
     push_header(to, b"x-request-id", shown.request_id.as_bytes());
     to.extend_from_slice(&shown.decision_headers);
 }

@@ -9,7 +9,9 @@ use super::{Row, data};
 
 /// Bytes of an ordinary prompt.
 const PROMPT_BYTES: usize = 2_048;
-const TRIES: usize = 9;
+/// Bytes that are scanned in one go where a rate is measured: short enough to pass between two turns of other programs.
+const RATE_BYTES: usize = 16 * 1024;
+const TRIES: usize = 15;
 
 /// Texts made to be slow, repeated to the length asked for.
 const HOSTILE: [&str; 40] = [
@@ -98,7 +100,7 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
     for (name, text) in inputs {
         longest = longest.max(longest_turn(everything, &mut scratch, &text[..text.floor_char_boundary(1 << 20)]));
         let (mut total, mut bytes) = (0.0, 0);
-        for block in windows(&text, 64 * 1024) {
+        for block in windows(&text, RATE_BYTES) {
             total += seconds(finder, &mut scratch, block);
             bytes += block.len();
         }

@@ -75,6 +75,7 @@ fn identifiers_are_found_in_sentences_of_many_hands() {
         (Kind::UkNhs, "nhsNumber: 9434765919"),
         (Kind::NlBsn, "\"bsnNummer\": \"111222333\""),
         (Kind::NlBsn, "mijn burgerservicenummer is 111.222.333"),
+        (Kind::EsNie, "Send it to X-1234567-L before Friday and keep a copy of it for the file."),
         (Kind::DeSteuerId, "Meine Steuer-ID lautet 86 095 742 719"),
         (Kind::PlPesel, "mój pesel to 44051401359"),
         (Kind::BrCpf, "meu CPF 111.444.777-35"),
@@ -204,6 +205,9 @@ fn harmless_text_is_left_alone() {
         "Part number 4539-1488-0343",
         "CVE-2021-44228 and CVE-2024-3094",
         "Visa processed 276 billion transactions in 2023",
+        "You can toggle Queue Shuffle ON or OFF at any point during the process",
+        "const {username, password} = await res2.json()",
+        "the meeting is AT NOON, at the usual point of the harbour",
     ];
     let flagged: Vec<_> =
         cases.iter().map(|text| (text, found(scanner, text))).filter(|(_, hits)| !hits.is_empty()).collect();
@@ -246,7 +250,8 @@ fn recall_and_false_alarms_of_the_labelled_rows_stay_within_their_goals() {
         a.1 >= 700 && b.1 >= 250 && negatives >= 600 && disguised.1 >= 60,
         "the sets shrank: {tiers:?}, {negatives}"
     );
-    assert!(f64::from(a.0) >= 0.995 * f64::from(a.1), "tier A: {a:?}");
+    // Stricter than the goal: the sets are known, and what was found once is to be found again.
+    assert!(f64::from(a.0) >= 0.999 * f64::from(a.1), "tier A: {a:?}");
     assert!(f64::from(b.0) >= 0.98 * f64::from(b.1), "tier B: {b:?}");
     assert!(f64::from(disguised.0) >= 0.75 * f64::from(disguised.1), "disguised: {disguised:?}");
     assert!(f64::from(flagged) <= 0.01 * f64::from(negatives), "{flagged} of {negatives} flagged");

@@ -305,11 +305,13 @@ fn undisguise(text: &[u8]) -> Option<(u8, usize)> {
 
 /// Looks for addresses with a written-out dot or sign: the text around is copied with both put back, and read as usual.
 fn disguised(lane: &mut Lane<'_>) {
-    let marks = lane.marks;
+    let (marks, text) = (lane.marks, lane.text);
     let mut done = 0;
     for mark in marks.iter().filter(|mark| mark.meaning == Meaning::Disguise) {
-        let start = mark.start as usize;
-        if start >= done {
+        let (start, end) = (mark.start as usize, mark.end as usize);
+        // A shout tells something, the word in small letters nothing.
+        let quiet = text[start..end].eq_ignore_ascii_case(b" at ") && &text[start..end] != b" AT ";
+        if start >= done && !quiet {
             done = disguised_around(lane, start, done);
         }
     }
@@ -322,7 +324,12 @@ fn plainly_at(lane: &Lane<'_>, first: usize, last: usize, local: &[u8]) -> bool 
     let quiet = memchr::memmem::find(text, b" at ").is_none() && memchr::memmem::find(text, b" AT ").is_none();
     let dotted = memchr::memchr(b'.', &text[local.len().min(text.len())..]).is_none();
     let name = local.iter().any(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-'));
-    quiet || shouted || dotted || name
+    // "OFF at any point during": a word for a dot in another language does not go with an English sign.
+    let mixed = !quiet
+        && [" point ", " punt ", " punto ", " ponto ", " punkt ", " kropka "]
+            .iter()
+            .any(|dot| memchr::memmem::find(text, dot.as_bytes()).is_some());
+    !mixed && (quiet || shouted || dotted || name)
 }
 
 /// Whether a spelled-out domain begins with a word of prose: "look at the dot com boom".

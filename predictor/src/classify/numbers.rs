@@ -403,7 +403,7 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
 fn lone(lane: &mut Lane<'_>, run: &Run) {
     let (start, end) = (run.start as usize, run.end as usize);
     let text = &lane.text[start..end];
-    if text.len() <= 34 && lane.kinds.contains(Kind::Iban) {
+    if run.shape != Shape::Digits && text.len() <= 34 && lane.kinds.contains(Kind::Iban) {
         tokens::iban(lane, start);
     }
     if run.shape != Shape::Mixed {

@@ -90,7 +90,7 @@ enum Reach {
     Everywhere,
 }
 
-/// How far in front of its first digit an identifier may begin, in runs of one or two letters: `D E 8 9`.
+/// How far in front of its first digit an identifier may begin, or end behind its last, in runs of one or two letters: `D E 8 9`, `23 94 D`.
 const NEAR_DIGIT_BYTES: usize = 16;
 /// Bytes that are looked at together.
 const BLOCK_BYTES: usize = 16;
@@ -118,12 +118,13 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
     runs.clear();
     let text = lane.text;
     let reach = if lane.may_be_supported(Kind::SwiftBic) { Reach::Everywhere } else { Reach::NearDigits };
-    let (mut at, mut digit) = (0, 0);
+    // The next digit, and where the identifier of the last one may end.
+    let (mut at, mut digit, mut tail) = (0, 0, 0);
     while at < text.len() {
         if reach == Reach::NearDigits && digit <= at {
             digit = next_digit(text, at);
         }
-        if reach == Reach::NearDigits && digit > at + 2 * NEAR_DIGIT_BYTES {
+        if reach == Reach::NearDigits && at >= tail && digit > at + 2 * NEAR_DIGIT_BYTES {
             at = word_start(text, digit - NEAR_DIGIT_BYTES, at);
             if at >= text.len() {
                 break;
@@ -145,6 +146,9 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
             at += 1;
         }
         let len = at - start;
+        if classes & DIGIT != 0 {
+            tail = at + NEAR_DIGIT_BYTES;
+        }
         if len == 8
             && text.get(at) == Some(&b'-')
             && let Some(skipped) = uuid(text, start)

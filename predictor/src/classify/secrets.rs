@@ -404,7 +404,12 @@ fn random_value(value: &[u8]) -> bool {
     let mut seen = [false; 256];
     value.iter().for_each(|byte| seen[*byte as usize] = true);
     let distinct = seen.iter().filter(|seen| **seen).count();
-    digits > 0
+    // `res2.json`, `item_1`: names in programs.
+    let name = upper == 0
+        && digits <= 2
+        && value.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_'));
+    !name
+        && digits > 0
         && letters >= 2
         && classes >= 2
         && distinct >= 6

@@ -208,6 +208,8 @@ mod tests {
             metered: None,
             timeouts: EndpointTimeouts::default(),
             unusable: None,
+            dialect: crate::provider::Dialect::OpenAi,
+            withheld: None,
         }
     }
 
