@@ -31,7 +31,7 @@ fn the_committed_definitions_are_those_of_the_types() {
 }
 
 /// Fields of the server's file that the chart writes itself.
-const CHART_WRITES: [&str; 5] = ["listeners", "admin", "resources", "kubernetes", "drainTimeout"];
+const CHART_WRITES: [&str; 6] = ["listeners", "admin", "resources", "kubernetes", "balancers", "drainTimeout"];
 
 #[test]
 fn the_chart_takes_the_fields_of_the_servers_file_and_no_others() {

@@ -128,6 +128,8 @@ REFUSED = [
     ({"podMonitor": {"enabled": True}}, "networkPolicy.monitoring"),
     ({"hostNetwork": True, "networkPolicy": {"enabled": False}, "sysctls": [{"name": "a", "value": "b"}]}, "node"),
     ({"image": {"digest": "sha256:abc"}}, "digest"),
+    ({"balancers": {"enabled": True}}, "balancers.secret.name"),
+    ({"server": {"balancers": {}}}, "balancers"),
     ({"address": "10.0.0.1"}, "address"),
     ({"admin": {"loopbackOnly": True}}, "kubelet"),
     (
@@ -192,6 +194,7 @@ def check_pod(name, found):
     workload, template = pod_of(found)
     pod, labels = template["spec"], template["metadata"]["labels"]
     (container,) = pod["containers"]
+    tcp = {port["name"]: port["containerPort"] for port in container["ports"] if port.get("protocol") != "UDP"}
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     expect(len(set(ports.values())) == len(container["ports"]), f"{name}: two ports are the same: {ports}")
     selectors = [workload["spec"]["selector"]["matchLabels"]]
@@ -229,12 +232,30 @@ def check_pod(name, found):
     grace = pod["terminationGracePeriodSeconds"]
     expect(grace > seconds + waits, f"{name}: {grace} s of grace do not hold {waits} s of waiting and {seconds} s of draining")
     listening = sorted(int(x["address"].rsplit(":", 1)[1]) for x in [*server["listeners"], server["admin"]])
-    expect(listening == sorted(ports.values()), f"{name}: the process listens on {listening}, the pod says {ports}")
+    expect(listening == sorted(tcp.values()), f"{name}: the process listens on {listening}, the pod says {ports}")
+    check_balancers(name, found, server, container, ports)
     expect(pod["automountServiceAccountToken"] == ("kubernetes" in server), f"{name}: a token is mounted where none is needed, or not where one is")
     used = {*container["args"], *[m["mountPath"] for m in container["volumeMounts"]]}
     files = re.findall(r"/etc/kinference[^\s\"]*", server_file(found))
     for file in files:
         expect(any(file == mount or file.startswith(f"{mount}/") for mount in used), f"{name}: {file} is mounted nowhere")
+
+
+def check_balancers(name, found, server, container, ports):
+    """What balancers tell each other goes from pod to pod, and is signed."""
+    balancers = server.get("balancers")
+    headless = [o for o in found if o["kind"] == "Service" and o["spec"].get("clusterIP") == "None"]
+    expect(bool(balancers) == bool(headless) == ("balancers" in ports), f"{name}: balancers are set up by half")
+    if not balancers:
+        return
+    (service,) = headless
+    of_service = f"{service['metadata']['name']}.{service['metadata']['namespace']}.svc:{service['spec']['ports'][0]['port']}"
+    expect(balancers["peers"] == [of_service], f"{name}: {balancers['peers']} is not {of_service}")
+    expect(int(balancers["address"].rsplit(":", 1)[1]) == ports["balancers"], f"{name}: {balancers['address']} is not the pod's port")
+    expect(any(e["name"] == balancers["secret"]["fromEnv"] for e in container["env"]), f"{name}: the secret of balancers is not in the environment")
+    for policy in (o for o in found if o["kind"] == "NetworkPolicy"):
+        let_in = [port for rule in policy["spec"]["ingress"] for port in rule["ports"]]
+        expect({"protocol": "UDP", "port": ports["balancers"]} in let_in, f"{name}: the NetworkPolicy shuts balancers out")
 
 
 def server_file(found):

@@ -102,6 +102,8 @@ def put_files(folder, server, found):
                 certificate(target.parent, "gateway.test")
             listener["tls"][field] = str(target)
     server["admin"]["address"] = "127.0.0.1:0"
+    if "balancers" in server:
+        server["balancers"] |= {"address": "127.0.0.1:0", "peers": ["127.0.0.1:1"]}
     if "resources" in server:
         server["resources"] = [str(resources)]
     file = folder / "kinference.yaml"
@@ -120,7 +122,7 @@ def run_rendering(name, found, template, server_text, command, expect):
     with tempfile.TemporaryDirectory() as folder:
         file = put_files(pathlib.Path(folder), server, found)
         arguments = [str(file) if a == "/etc/kinference/kinference.yaml" else a for a in container["args"]]
-        env = {"POD_NAME": "kinference-0", "POD_NAMESPACE": "kinference", "KUBECONFIG": f"{folder}/kubeconfig"}
+        env = {"POD_NAME": "kinference-0", "POD_NAMESPACE": "kinference", "KUBECONFIG": f"{folder}/kubeconfig", "KINFERENCE_BALANCERS": "0123456789abcdef"}
         with Running([*command, *arguments], env) as running:
             if running.until("configuration in force", "API server does not answer"):
                 address = running.addresses[-1]

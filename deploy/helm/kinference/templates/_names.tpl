@@ -86,6 +86,11 @@ host: 127.0.0.1
 {{- $host = "127.0.0.1" -}}
 {{- end -}}
 {{- $_ := set $file "admin" (dict "address" (printf "%s:%d" $host (int .Values.admin.port))) -}}
+{{- if .Values.balancers.enabled -}}
+{{- $peers := printf "%s-peers.%s.svc:%d" (include "kinference.fullname" .) .Release.Namespace (int .Values.balancers.port) -}}
+{{- $heard := printf "%s:%d" (eq .Values.address "::" | ternary "[::]" .Values.address) (int .Values.balancers.port) -}}
+{{- $_ := set $file "balancers" (dict "address" $heard "peers" (list $peers) "secret" (dict "fromEnv" "KINFERENCE_BALANCERS")) -}}
+{{- end -}}
 {{- $_ := set $file "drainTimeout" (printf "%ds" (int .Values.drainTimeoutSeconds)) -}}
 {{- if eq .Values.resources.source "Kubernetes" -}}
 {{- $kubernetes := dict "enabled" true -}}

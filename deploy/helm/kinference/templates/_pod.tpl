@@ -88,6 +88,13 @@ spec:
           valueFrom: { fieldRef: { fieldPath: metadata.name } }
         - name: POD_NAMESPACE
           valueFrom: { fieldRef: { fieldPath: metadata.namespace } }
+        {{- if .Values.balancers.enabled }}
+        - name: KINFERENCE_BALANCERS
+          valueFrom:
+            secretKeyRef:
+              name: {{ required "balancers.secret.name is needed with balancers.enabled" .Values.balancers.secret.name }}
+              key: {{ .Values.balancers.secret.key }}
+        {{- end }}
         {{- with .Values.env }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -102,6 +109,11 @@ spec:
         {{- end }}
         - name: admin
           containerPort: {{ .Values.admin.port }}
+        {{- if .Values.balancers.enabled }}
+        - name: balancers
+          containerPort: {{ .Values.balancers.port }}
+          protocol: UDP
+        {{- end }}
       # A process that answers is alive, whatever its engines do: a restart would only end its streams.
       livenessProbe:
         httpGet:
