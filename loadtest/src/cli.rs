@@ -290,8 +290,7 @@ impl EngineArgs {
 
     fn settings(&self, listen: SocketAddr) -> Settings {
         let modelled = self.model_step.parameters();
-        let parameters =
-            if self.instant { Parameters { cost: StepCost::NONE, ..modelled } } else { modelled };
+        let parameters = if self.instant { Parameters { cost: StepCost::NONE, ..modelled } } else { modelled };
         Settings {
             listen,
             models: self.model.clone(),
@@ -395,7 +394,10 @@ fn range(text: &str) -> Result<RangeInclusive<u32>, String> {
 }
 
 fn squeeze(text: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|factor| (1e-3..=1e3).contains(factor)).ok_or_else(|| "a factor is from 0.001 to 1000".to_owned())
+    text.parse()
+        .ok()
+        .filter(|factor| (1e-3..=1e3).contains(factor))
+        .ok_or_else(|| "a factor is from 0.001 to 1000".to_owned())
 }
 
 fn rate(text: &str) -> Result<f64, String> {

@@ -224,7 +224,13 @@ mod tests {
     const BODY: &[u8] = br#"{"messages":[{"role":"user","content":"Hi"}]}"#;
 
     fn check(strictness: Strictness, delivery: Delivery) -> Check {
-        let ask = Ask { body: BODY.to_vec(), delivery, output_tokens: 2, answer_text: AnswerText::Dropped, conversation: None };
+        let ask = Ask {
+            body: BODY.to_vec(),
+            delivery,
+            output_tokens: 2,
+            answer_text: AnswerText::Dropped,
+            conversation: None,
+        };
         Check::new(strictness, Api::Chat, &ask)
     }
 

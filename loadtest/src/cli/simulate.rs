@@ -143,7 +143,19 @@ pub(super) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn std::err
 fn head() -> String {
     format!(
         "{:<34} {:>4} {:>5} {:<17} {:>8} {:>8} {:>8} {:>8} {:>6} {:>6} {:>7} {:>6} {:>6}",
-        "trace", "pods", "load", "strategy", "mean s", "p50 s", "p90 s", "p99 s", "hit", "spread", "regret", "error", "<=p90"
+        "trace",
+        "pods",
+        "load",
+        "strategy",
+        "mean s",
+        "p50 s",
+        "p90 s",
+        "p99 s",
+        "hit",
+        "spread",
+        "regret",
+        "error",
+        "<=p90"
     )
 }
 

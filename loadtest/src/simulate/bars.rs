@@ -65,10 +65,25 @@ pub fn bars<E>(grid: &Grid, traces: &[Trace], mut told: impl FnMut(Bar) -> Resul
                 told(Bar { measure: "share under the predicted p90".to_owned(), on, bar: (0.87, 0.93), seen })?;
             }
         }
-        told(Bar::at_most("prior 5x off: median error of requests 20 to 50", &trace.name, 0.12, wrong_prior(grid, trace)))?;
-        told(Bar::at_most("an engine turns 2x slower: median error of its answers after 50", &trace.name, 0.15, slower(grid, trace)))?;
+        told(Bar::at_most(
+            "prior 5x off: median error of requests 20 to 50",
+            &trace.name,
+            0.12,
+            wrong_prior(grid, trace),
+        ))?;
+        told(Bar::at_most(
+            "an engine turns 2x slower: median error of its answers after 50",
+            &trace.name,
+            0.15,
+            slower(grid, trace),
+        ))?;
     }
-    told(Bar::at_most("us a candidate, with overlap", "32 endpoints, prompt of 8,192 tokens", 1.0, us_per_candidate(grid)))
+    told(Bar::at_most(
+        "us a candidate, with overlap",
+        "32 endpoints, prompt of 8,192 tokens",
+        1.0,
+        us_per_candidate(grid),
+    ))
 }
 
 fn cells(grid: &Grid, trace: &Trace, pods: usize, loads: &[f64], strategies: &[Strategy]) -> Vec<Cell> {

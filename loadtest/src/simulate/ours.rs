@@ -176,7 +176,20 @@ impl Ours {
             let sums = self.fleet.sums(endpoint);
             let b = self.fleet.snapshot(ask.now_us, endpoint).unwrap();
             let p = self.fleet.predict(&self.plan, endpoint).unwrap();
-            eprintln!("D {} {} {} {} {} {} {} {} {} {} {}", ask.id, p.ttft_us, prompt_tokens, ask.row.input_tokens, self.plan.overlap_tokens(endpoint), sums.pending, sums.pending_new_tokens, sums.decoding, sums.decoding_tokens, b.slowness_ratio, b.overlap_trust_ratio);
+            eprintln!(
+                "D {} {} {} {} {} {} {} {} {} {} {}",
+                ask.id,
+                p.ttft_us,
+                prompt_tokens,
+                ask.row.input_tokens,
+                self.plan.overlap_tokens(endpoint),
+                sums.pending,
+                sums.pending_new_tokens,
+                sums.decoding,
+                sums.decoding_tokens,
+                b.slowness_ratio,
+                b.overlap_trust_ratio
+            );
         }
         self.fleet.decided(ask.now_us, &decided);
         self.chains.push(chain);
@@ -322,7 +335,9 @@ impl Bench {
             input_tokens: Self::PROMPT_TOKENS,
             output_tokens: 100,
             // The first half is common to all.
-            blocks: (0..blocks).map(|at| if at < blocks / 2 { u64::from(at) << 40 } else { conversation << 40 | u64::from(at) }).collect(),
+            blocks: (0..blocks)
+                .map(|at| if at < blocks / 2 { u64::from(at) << 40 } else { conversation << 40 | u64::from(at) })
+                .collect(),
             message_ends: vec![Self::PROMPT_TOKENS / 2],
             answered_blocks: Vec::new(),
         };
@@ -337,7 +352,13 @@ impl Bench {
         let ask = Ask { id: self.decided, now_us, row: &row, block_tokens: Self::BLOCK_TOKENS, seed: self.decided };
         let pod = self.ours.choose(&ask);
         self.ours.first_token(now_us + 1_000, self.decided, pod);
-        self.ours.ended(&Answered { id: self.decided, now_us: now_us + 2_000, pod, row: &row, cached_tokens: row.input_tokens / 2 });
+        self.ours.ended(&Answered {
+            id: self.decided,
+            now_us: now_us + 2_000,
+            pod,
+            row: &row,
+            cached_tokens: row.input_tokens / 2,
+        });
         self.chain = self.ours.chain(&ask);
     }
 
@@ -345,7 +366,8 @@ impl Bench {
     pub(super) fn look(&mut self) {
         let Ours { fleet, plan, told, .. } = &mut self.ours;
         fleet.plan(plan, &self.chain, Self::PROMPT_TOKENS, self.decided * 10_000);
-        let least = (0..told.pods as u32).filter_map(|pod| fleet.predict(plan, pod)).map(|prediction| prediction.cost_us).min();
+        let least =
+            (0..told.pods as u32).filter_map(|pod| fleet.predict(plan, pod)).map(|prediction| prediction.cost_us).min();
         std::hint::black_box(least);
     }
 }

@@ -22,7 +22,9 @@ pub fn page(cells: &[Cell]) -> String {
     );
     let mut rest = cells;
     while let Some(first) = rest.first() {
-        let same = |cell: &&Cell| (&cell.trace, cell.pods, cell.load.to_bits()) == (&first.trace, first.pods, first.load.to_bits());
+        let same = |cell: &&Cell| {
+            (&cell.trace, cell.pods, cell.load.to_bits()) == (&first.trace, first.pods, first.load.to_bits())
+        };
         let len = rest.iter().take_while(same).count();
         let (group, others) = rest.split_at(len);
         section(&mut html, first, group);
@@ -43,7 +45,8 @@ fn section(html: &mut String, first: &Cell, group: &[Cell]) {
     );
     for cell in group {
         let s = &cell.summary;
-        let ratio = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.1} %", value * 100.0));
+        let ratio =
+            |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{:.1} %", value * 100.0));
         let _ = write!(
             html,
             "<tr><td>{:?}<td>{:.3}<td>{:.3}<td>{:.3}<td>{:.3}<td>{:.1} %<td>{}<td>{}</tr>",

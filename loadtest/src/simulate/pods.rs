@@ -47,12 +47,7 @@ impl Pods {
         if tells_changes {
             pods.iter_mut().for_each(Timeline::record_block_changes);
         }
-        Self {
-            pods,
-            slowness: vec![1.0; count],
-            block_tokens: parameters.block_tokens,
-            scratch: Vec::new(),
-        }
+        Self { pods, slowness: vec![1.0; count], block_tokens: parameters.block_tokens, scratch: Vec::new() }
     }
 
     /// How many engines.

@@ -101,7 +101,9 @@ impl Router {
                 in_flight[pod] += 1;
                 pod
             }
-            Router::PrefixAffinity => (ask.row.blocks.iter().take(2).last().copied().unwrap_or(0) >> 7) as usize % count,
+            Router::PrefixAffinity => {
+                (ask.row.blocks.iter().take(2).last().copied().unwrap_or(0) >> 7) as usize % count
+            }
             Router::Sglang(sglang) => sglang.choose(ask),
             Router::Gie(gie) => gie.choose(ask),
             Router::Dynamo(dynamo) => dynamo.choose(ask, pods),

@@ -217,7 +217,9 @@ impl<'a> World<'a> {
                 (Some(before), _) => {
                     next_turn.insert(before, at);
                 }
-                (None, Arrivals::Squeezed(factor)) => due.push(Reverse(((row.at_us as f64 / factor) as u64, Due::Arrival(at)))),
+                (None, Arrivals::Squeezed(factor)) => {
+                    due.push(Reverse(((row.at_us as f64 / factor) as u64, Due::Arrival(at))))
+                }
                 (None, Arrivals::Saturated(_)) => held_back.push_back(at),
             }
         }
@@ -305,9 +307,8 @@ impl<'a> World<'a> {
         {
             self.pods.slow_down(slow.pod, slow.factor);
         }
-        let forecasts = (self.setting.regret_every > 0 && self.sent.is_multiple_of(self.setting.regret_every)).then(|| {
-            (0..self.pods.len()).map(|pod| self.pods.forecast_s(now_us, pod, row)).collect::<Vec<f64>>()
-        });
+        let forecasts = (self.setting.regret_every > 0 && self.sent.is_multiple_of(self.setting.regret_every))
+            .then(|| (0..self.pods.len()).map(|pod| self.pods.forecast_s(now_us, pod, row)).collect::<Vec<f64>>());
         self.sent += 1;
         let pod = self.balancers[balancer].choose(&ask, &self.pods);
         let regret = forecasts.map(|all| (all[pod], all.iter().copied().fold(f64::INFINITY, f64::min)));
@@ -353,7 +354,9 @@ impl<'a> World<'a> {
         let row = &self.trace.rows[open.row as usize];
         let cached_tokens = open.cached_tokens.unwrap_or(0);
         self.balancers[open.balancer].ended(&Answered { id, now_us, pod, row, cached_tokens });
-        if std::env::var_os("DUMP").is_some() { eprintln!("A {} {} {}", id, open.ttft_us.unwrap_or(0), cached_tokens); }
+        if std::env::var_os("DUMP").is_some() {
+            eprintln!("A {} {} {}", id, open.ttft_us.unwrap_or(0), cached_tokens);
+        }
         self.in_flight[pod] -= 1;
         self.left -= 1;
         self.outcomes.all.push(Outcome {

