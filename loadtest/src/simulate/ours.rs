@@ -93,7 +93,15 @@ impl Candidate for View<'_> {
     fn rank(&self, signal: Signal) -> Option<f64> {
         match signal {
             Signal::PredictedTtft => self.prediction.map(|prediction| prediction.cost_us as f64),
-            other => self.signal(other),
+            Signal::QueuedPrompts { .. }
+            | Signal::RunningPrompts
+            | Signal::InFlight
+            | Signal::KvCacheUsage
+            | Signal::PrefixOverlap
+            | Signal::PredictedLatency
+            | Signal::ErrorRate { .. }
+            | Signal::CostPerMillionTokens
+            | Signal::ContextWindow => self.signal(signal),
         }
     }
 
@@ -172,25 +180,6 @@ impl Ours {
             answer: Answer::Streamed,
             attempt: Attempt::First,
         };
-        if std::env::var_os("DUMP").is_some() {
-            let sums = self.fleet.sums(endpoint);
-            let b = self.fleet.snapshot(ask.now_us, endpoint).unwrap();
-            let p = self.fleet.predict(&self.plan, endpoint).unwrap();
-            eprintln!(
-                "D {} {} {} {} {} {} {} {} {} {} {}",
-                ask.id,
-                p.ttft_us,
-                prompt_tokens,
-                ask.row.input_tokens,
-                self.plan.overlap_tokens(endpoint),
-                sums.pending,
-                sums.pending_new_tokens,
-                sums.decoding,
-                sums.decoding_tokens,
-                b.slowness_ratio,
-                b.overlap_trust_ratio
-            );
-        }
         self.fleet.decided(ask.now_us, &decided);
         self.chains.push(chain);
         endpoint as usize

@@ -102,7 +102,7 @@ impl Router {
                 pod
             }
             Router::PrefixAffinity => {
-                (ask.row.blocks.iter().take(2).last().copied().unwrap_or(0) >> 7) as usize % count
+                (ask.row.blocks.get(1).or(ask.row.blocks.first()).copied().unwrap_or(0) >> 7) as usize % count
             }
             Router::Sglang(sglang) => sglang.choose(ask),
             Router::Gie(gie) => gie.choose(ask),
@@ -163,7 +163,7 @@ pub(super) fn least(values: impl Iterator<Item = f64>, seed: u64) -> usize {
             (best, at, equals) = (value, index, 1);
         } else if value <= best {
             equals += 1;
-            if random.bits() % equals == 0 {
+            if random.bits().is_multiple_of(equals) {
                 at = index;
             }
         }

@@ -218,7 +218,7 @@ impl<'a> World<'a> {
                     next_turn.insert(before, at);
                 }
                 (None, Arrivals::Squeezed(factor)) => {
-                    due.push(Reverse(((row.at_us as f64 / factor) as u64, Due::Arrival(at))))
+                    due.push(Reverse(((row.at_us as f64 / factor) as u64, Due::Arrival(at))));
                 }
                 (None, Arrivals::Saturated(_)) => held_back.push_back(at),
             }
@@ -354,9 +354,6 @@ impl<'a> World<'a> {
         let row = &self.trace.rows[open.row as usize];
         let cached_tokens = open.cached_tokens.unwrap_or(0);
         self.balancers[open.balancer].ended(&Answered { id, now_us, pod, row, cached_tokens });
-        if std::env::var_os("DUMP").is_some() {
-            eprintln!("A {} {} {}", id, open.ttft_us.unwrap_or(0), cached_tokens);
-        }
         self.in_flight[pod] -= 1;
         self.left -= 1;
         self.outcomes.all.push(Outcome {
