@@ -293,6 +293,10 @@ enum Received {
 
 impl<F: FnMut(u64)> Pass<'_, F> {
     async fn receive(&mut self, buf: Buf) -> Received {
+        // Bytes that keep coming put off what is armed: the end of the whole is looked at before each wait.
+        if self.patience.deadline.has_passed() {
+            return Received::Silent;
+        }
         let watch = self.conn.watch_shared();
         watch.arm(self.patience.left());
         let before = buf.len();

@@ -71,6 +71,9 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         let Some(interval) = self.shard.settings.stream_ping.filter(|_| self.may_ping()) else {
             return self.receive(buf).await;
         };
+        if self.patience.deadline.has_passed() {
+            return Received::Silent;
+        }
         let watch = self.conn.watch_shared();
         let before = buf.len();
         // One receive for the whole silence: dropping it would lose what comes just then.

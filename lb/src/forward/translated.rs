@@ -119,7 +119,7 @@ pub(crate) async fn collect(client: &Client, answer: &mut Answer, patience: Pati
     // Each turn receives something, or ends.
     loop {
         let read = source.read(&received, |range| body.extend_from_slice(&received[range]));
-        if read.is_err() || source.is_done() || body.len() > ERROR_BYTES_MAX {
+        if read.is_err() || source.is_done() || body.len() > ERROR_BYTES_MAX || patience.deadline.has_passed() {
             return Some(body);
         }
         received.clear();

@@ -268,7 +268,7 @@ mod tests {
     fn the_rows_of_azure_share_nothing() {
         let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,1396,109\n";
         let trace = Trace::parse("azure", text, 10).unwrap();
-        assert_eq!(trace.rows[1].at_us, 4_314_489);
+        assert_eq!(trace.rows[1].at_us, 4_314_578);
         assert_eq!((trace.rows[1].input_tokens, trace.rows[1].blocks.len()), (1396, 3));
         assert_ne!(trace.rows[0].blocks[0], trace.rows[1].blocks[0]);
     }
