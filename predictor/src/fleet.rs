@@ -328,7 +328,7 @@ impl Fleet {
                     tokens_max = (chain.bytes() / TOKEN_ID_BYTES).saturating_sub(1);
                     end.prompt_tokens = turn_end.bytes / TOKEN_ID_BYTES;
                 }
-                let recorded = chain.prefix_bytes(depth) + open_bytes > turn_end.bytes;
+                let recorded = chain.prefix_bytes(depth).saturating_add(open_bytes) > turn_end.bytes;
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
                     let whole_max = tokens_max - tokens_max % known.block_tokens;
