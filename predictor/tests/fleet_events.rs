@@ -413,3 +413,37 @@ fn the_engines_own_blocks_are_remembered_as_many_as_its_cache_has_and_teach_noth
     fleet.decided(3, &decided(99, 0, &prompt(b'a', 256)));
     assert_eq!(fleet.snapshot(4, 0).expect("known").blocks_held, 20);
 }
+
+#[test]
+fn what_an_engine_says_of_its_blocks_and_of_a_prompt_is_bounded_by_the_prompt() {
+    let texts = [prompt(b'a', 4_000), prompt(b'a', 6_000)];
+    let ids = [300, 400].map(|count: u32| {
+        let mut builder = ChainBuilder::new(&Seed { model: "m", lora: None, cache_salt: None }, 64, Chain::default());
+        builder.token_ids(0..count);
+        builder.separator(1);
+        builder.token_ids(0..40);
+        builder.finish_engine_blocks()
+    });
+    for [first, second] in [texts, ids] {
+        for (block_size_tokens, told) in [(u32::MAX, u32::MAX), (u32::MAX, 0), (0, u32::MAX), (1, 1_000)] {
+            let mut fleet = fleet(1);
+            let said =
+                Scrape { num_gpu_blocks: Some(u64::MAX), block_size_tokens: Some(block_size_tokens), ..scrape(0.0) };
+            fleet.scraped(1, 0, &said);
+            assert_eq!(fleet.decided(2, &decided(7, 0, &first)), Opening::Counted);
+            let ended = Ended::Completed {
+                prompt_tokens: Some(told),
+                cached_tokens: Some(told),
+                completion_tokens: Some(told),
+            };
+            fleet.ended(3, 7, 0, ended);
+            for chain in [&first, &second] {
+                let plan = planned(&mut fleet, chain, 4);
+                assert!(plan.overlap_tokens(0) < plan.prompt_tokens());
+                assert!(fleet.predict(&plan, 0).is_some());
+                assert_eq!(fleet.decided(5, &decided(8, 0, chain)), Opening::Counted);
+                fleet.ended(6, 8, 0, COMPLETED);
+            }
+        }
+    }
+}
