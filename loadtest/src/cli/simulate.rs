@@ -113,12 +113,13 @@ pub(super) fn simulate(args: &SimulateArgs) -> Result<ExitCode, Box<dyn std::err
     let (balancers, exchange, knowledge) = (args.balancers, args.exchange, args.knowledge);
     let grid = Grid { balancers, exchange, knowledge, ..args.traces.grid() };
     let json_only = args.json.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    let traces = args.traces.read()?;
     let mut out = io::stdout();
     if !json_only {
         writeln!(out, "{}", head())?;
     }
     let mut cells = Vec::new();
-    for trace in args.traces.read()? {
+    for trace in traces {
         for pods in &args.pods {
             grid.run(&trace, pods.get(), &args.load, strategies, |cell| {
                 if !json_only {
@@ -182,10 +183,11 @@ fn row(cell: &Cell) -> String {
 
 /// Exit status 1 when a bar is missed.
 pub(super) fn judge(args: &BarsArgs) -> Result<ExitCode, Box<dyn std::error::Error>> {
+    let traces = args.traces.read()?;
     let mut out = io::stdout();
     writeln!(out, "| measure | on | bar | seen | |\n|---|---|---|---|---|")?;
     let mut all: Vec<Bar> = Vec::new();
-    bars(&args.traces.grid(), &args.traces.read()?, |bar| {
+    bars(&args.traces.grid(), &traces, |bar| {
         let bound = match bar.bar {
             (low, high) if low.is_finite() => format!("{low} to {high}"),
             (_, high) => format!("<= {high}"),

@@ -7,7 +7,7 @@ use policy::{Backend, Candidate, Decision, PoolDestination, Program, Request, Sc
 use predictor::{
     fleet::{self, Answer, Attempt, Decided, Ended, EndpointSpec, Evidence, Fleet, PeerSums, Plan, Scrape},
     prefix::chain::{BLOCK_BYTES_DEFAULT, Chain, ChainBuilder, Seed, token_block},
-    ttft::{Observed, Prediction, Prior, Quality},
+    ttft::{Observed, Prediction, Prior},
 };
 
 use super::{
@@ -223,11 +223,6 @@ impl Ours {
     /// Predicted and seen times to first token since the last call, by request.
     pub(super) fn take_observed(&mut self) -> Vec<(u64, Observed)> {
         std::mem::take(&mut self.observed)
-    }
-
-    /// The self-audit.
-    pub(super) fn quality(&self) -> Quality {
-        self.fleet.qualities().next().map_or_else(Quality::default, |(_, quality)| quality)
     }
 
     /// What an engine told of its cache.

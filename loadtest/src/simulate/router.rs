@@ -87,6 +87,26 @@ pub enum Router {
 }
 
 impl Router {
+    /// The product, where it is the one that chooses.
+    pub(super) fn ours(&self) -> Option<&Ours> {
+        match self {
+            Router::Kinference(ours) => Some(ours),
+            Router::Random(_)
+            | Router::RoundRobin(_)
+            | Router::LeastOutstanding(_)
+            | Router::PrefixAffinity
+            | Router::Sglang(_)
+            | Router::Gie(_)
+            | Router::Dynamo(_)
+            | Router::Oracle => None,
+        }
+    }
+
+    /// The same, to be told something.
+    pub(super) fn ours_mut(&mut self) -> Option<&mut Ours> {
+        if let Router::Kinference(ours) = self { Some(ours) } else { None }
+    }
+
     /// Chooses an engine, and counts the request there.
     pub fn choose(&mut self, ask: &Ask<'_>, pods: &Pods) -> usize {
         let count = pods.len();

@@ -130,8 +130,6 @@ pub struct Outcomes {
     pub length_us: u64,
     /// Load over time: (time in us, requests in flight at each engine), each second.
     pub load: Vec<(u64, Vec<u32>)>,
-    /// The self-audit of the first balancer, when it is Kinference.
-    pub quality: Option<predictor::ttft::Quality>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -286,7 +284,7 @@ impl<'a> World<'a> {
         for pod in 0..self.pods.len() {
             for change in self.pods.take_changes(pod) {
                 for router in &mut self.balancers {
-                    if let Router::Kinference(ours) = router {
+                    if let Some(ours) = router.ours_mut() {
                         ours.told(now_us, pod, change, &self.keys);
                     }
                 }
@@ -339,7 +337,7 @@ impl<'a> World<'a> {
                 open.ttft_us = Some(at_us - open.sent_us);
                 let router = &mut self.balancers[open.balancer];
                 router.first_token(at_us, id, pod);
-                if let Router::Kinference(ours) = router {
+                if let Some(ours) = router.ours_mut() {
                     let observed = ours.take_observed().pop();
                     open.predicted_us = observed.map(|(_, observed)| (observed.predicted_us, observed.p90_us));
                 }
@@ -384,17 +382,6 @@ impl<'a> World<'a> {
 
     fn finish(mut self) -> Outcomes {
         (self.outcomes.preemptions, self.outcomes.cached_tokens, self.outcomes.looked_up_tokens) = self.pods.totals();
-        self.outcomes.quality = self.balancers.first().and_then(|router| match router {
-            Router::Kinference(ours) => Some(ours.quality()),
-            Router::Random(_)
-            | Router::RoundRobin(_)
-            | Router::LeastOutstanding(_)
-            | Router::PrefixAffinity
-            | Router::Sglang(_)
-            | Router::Gie(_)
-            | Router::Dynamo(_)
-            | Router::Oracle => None,
-        });
         self.outcomes
     }
 }
@@ -425,21 +412,9 @@ fn router(setting: &Setting, seed: u64) -> Router {
 
 /// Every balancer hears the sums of every other.
 fn exchange(now_us: u64, balancers: &mut [Router], pods: usize) {
-    let ours = |router: &Router, pod: usize| match router {
-        Router::Kinference(ours) => Some(ours.sums(pod)),
-        Router::Random(_)
-        | Router::RoundRobin(_)
-        | Router::LeastOutstanding(_)
-        | Router::PrefixAffinity
-        | Router::Sglang(_)
-        | Router::Gie(_)
-        | Router::Dynamo(_)
-        | Router::Oracle => None,
-    };
     let told: Vec<Vec<_>> =
-        balancers.iter().map(|router| (0..pods).filter_map(|pod| ours(router, pod)).collect()).collect();
-    for (at, router) in balancers.iter_mut().enumerate() {
-        let Router::Kinference(router) = router else { continue };
+        balancers.iter().filter_map(Router::ours).map(|ours| (0..pods).map(|pod| ours.sums(pod)).collect()).collect();
+    for (at, router) in balancers.iter_mut().filter_map(Router::ours_mut).enumerate() {
         for (peer, sums) in told.iter().enumerate().filter(|(peer, _)| *peer != at) {
             sums.iter().enumerate().for_each(|(pod, sums)| router.heard(now_us, peer as u64, pod, *sums));
         }
