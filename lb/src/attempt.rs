@@ -133,38 +133,52 @@ async fn put<'p>(
     let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
     let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
     let upstream = Upstream { endpoint: &choice.endpoint, content, request_id: &record.entry.request_id, deadline };
-    let failed = |flight: &mut Flight, error: UpstreamError| {
+    let mut answer = match upstream::attempt(shard, client, &upstream, message).await {
+        Ok(answer) => answer,
+        Err(none) => return unanswered(shard, routed, &choice, &mut flight, none, record),
+    };
+    if let Some(translated) = &translated {
+        answer.translation = Some(translated.answer(shown(routed, &choice, record)));
+        let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
+        match Box::pin(said_instead(client, &mut answer, Patience { idle, deadline })).await {
+            Ok(None) => {}
+            Ok(Some(failure)) => return refused_in_other_words(shard, &choice, flight, answer, &failure),
+            Err(none) => return unanswered(shard, routed, &choice, &mut flight, none, record),
+        }
+    }
+    judged(shard, Held { answer, choice, flight, deadline })
+}
+
+/// Nothing came of it.
+fn unanswered<'p>(
+    shard: &Shard,
+    routed: &Routed<'_>,
+    choice: &Choice<'_>,
+    flight: &mut Flight,
+    none: NoAnswer,
+    record: &mut Record<'_>,
+) -> Attempted<'p> {
+    let mut failed = |error: UpstreamError| {
         flight.end(Ended::Failed, used_by(error));
         if let Some(failure) = failure_of(error) {
             shard.report_failure(&choice.endpoint, failure);
         }
         Refused::Upstream(error)
     };
-    let mut answer = match upstream::attempt(shard, client, &upstream, message).await {
-        Ok(answer) => answer,
-        Err(NoAnswer::ClientGone) => {
+    match none {
+        NoAnswer::ClientGone => {
             flight.end(Ended::Aborted, Used::Prompt);
-            charge::begun(routed, &choice, record);
-            record.entry.cost = charge::cost(routed, &choice, &flight, record);
-            return Attempted::ClientGone;
+            charge::begun(routed, choice, record);
+            record.entry.cost = charge::cost(routed, choice, flight, record);
+            Attempted::ClientGone
         }
-        Err(NoAnswer::Failed(error)) => {
-            return Attempted::Failed { why: failed(&mut flight, error), budget: Budget::NotNeeded };
+        NoAnswer::Failed(error) => Attempted::Failed { why: failed(error), budget: Budget::NotNeeded },
+        NoAnswer::Lost(error) => {
+            let why = failed(error);
+            charge::begun(routed, choice, record);
+            Attempted::Over(why)
         }
-        Err(NoAnswer::Lost(error)) => {
-            let why = failed(&mut flight, error);
-            charge::begun(routed, &choice, record);
-            return Attempted::Over(why);
-        }
-    };
-    if let Some(translated) = &translated {
-        // A redirect is none of the service's words.
-        if answer.head.status != 200 && !(300..400).contains(&answer.head.status) {
-            return Box::pin(refused_in_other_words(shard, client, &choice, flight, answer, deadline)).await;
-        }
-        answer.translation = Some(translated.answer(shown(routed, &choice, record)));
     }
-    judged(shard, Held { answer, choice, flight, deadline })
 }
 
 /// What the head of an answer means.
@@ -224,27 +238,37 @@ fn shown(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Shown
     Shown { id, created_unix_s: unix_ms() / 1_000, model: model.to_owned() }
 }
 
-/// An error of an endpoint that speaks another API: read, and said in our words.
-async fn refused_in_other_words<'p>(
-    shard: &Rc<Shard>,
+/// What an endpoint that speaks another API says in place of an answer; `None` where it answers, or says what is none of its
+/// API's words: a redirect. Whether the connection can be kept stands in the head then.
+async fn said_instead(
     client: &Client,
-    choice: &Choice<'p>,
+    answer: &mut Answer,
+    patience: Patience,
+) -> Result<Option<bedrock::Failure>, NoAnswer> {
+    match answer.head.status {
+        200 => forward::beginning(client, answer, patience).await,
+        300..=399 => Ok(None),
+        status => {
+            let error_type = answer.head.headers.named(&answer.received, "x-amzn-errortype").next();
+            let error_type = error_type.and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned);
+            let (body, upstream) = forward::collect(client, answer, patience).await.ok_or(NoAnswer::ClientGone)?;
+            answer.head.keep_alive = upstream == forward::Upstream::Keeps;
+            Ok(Some(bedrock::Failure::of_answer(status, error_type.as_deref(), &body)))
+        }
+    }
+}
+
+/// An error of an endpoint that speaks another API, in our words.
+fn refused_in_other_words<'p>(
+    shard: &Shard,
+    choice: &Choice<'_>,
     mut flight: Flight,
-    mut answer: Answer,
-    deadline: Deadline,
+    answer: Answer,
+    failure: &bedrock::Failure,
 ) -> Attempted<'p> {
     let endpoint = &choice.endpoint;
-    let idle = endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
-    let head = &answer.head;
-    let error_type = head.headers.named(&answer.received, "x-amzn-errortype").next();
-    let error_type = error_type.and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned);
-    let status = head.status;
-    let Some((body, upstream)) = forward::collect(client, &mut answer, Patience { idle, deadline }).await else {
-        flight.end(Ended::Aborted, Used::Prompt);
-        return Attempted::ClientGone;
-    };
-    let failure = bedrock::Failure::of_answer(status, error_type.as_deref(), &body);
-    flight.end(Ended::Refused, Used::Tokens(0));
+    let used = if provider::unreadable(failure.fault()) { Used::Prompt } else { Used::Tokens(0) };
+    flight.end(Ended::Refused, used);
     if let Some(text) = failure.operator_detail() {
         shard.tell_operator(endpoint, text);
     }
@@ -257,10 +281,10 @@ async fn refused_in_other_words<'p>(
             retry_after_s = u32::try_from(pause.as_secs().max(1)).ok();
         }
     }
-    if upstream == forward::Upstream::Keeps {
+    if answer.head.keep_alive {
         endpoint.keep(answer.conn, io::now_us());
     }
-    let why = provider::failed(&failure, retry_after_s);
+    let why = provider::failed(failure, retry_after_s);
     match failure.retry() {
         bedrock::Retry::Never => Attempted::Over(why),
         bedrock::Retry::Elsewhere | bedrock::Retry::Again => Attempted::Failed { why, budget: Budget::Needed },

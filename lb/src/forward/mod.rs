@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
-pub(crate) use self::translated::collect;
 use self::translated::{Events, Translated, push_translated_head_lines};
+pub(crate) use self::translated::{beginning, collect};
 use crate::body::Budget;
 use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;

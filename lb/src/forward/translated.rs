@@ -1,19 +1,21 @@
 //! Answers in the words of another API: made into what clients read before anything else looks at them.
 
-use bedrock::ChatStream;
+use bedrock::{ChatStream, Delivery, FRAME_BYTES_MAX, Failure, Reply};
 
 use super::framing::Source;
 use super::{Cut, Pass, Patience, Presentation, Upstream};
 use crate::body::Budget;
 use crate::conn::{Client, push_status_line};
-use crate::error::Refused;
+use crate::error::{Refused, UpstreamError};
 use crate::http1::BodyFraming;
 use crate::http1::rewrite::push_header;
 use crate::io::{Buf, SizeClass, Stop, until};
-use crate::provider::{self, Shown};
+use crate::provider::{self, Shown, Translation};
 use crate::tls::Transport;
-use crate::upstream::Answer;
+use crate::upstream::{Answer, NoAnswer};
 
+/// Most of a stream that is read before the client is told that it has begun: the first event has some hundred bytes.
+const BEGINNING_BYTES_MAX: usize = 4 << 10;
 /// Most of an error's body that is read.
 const ERROR_BYTES_MAX: usize = 64 << 10;
 
@@ -129,6 +131,82 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         held.set(made.body.len());
         Ok(made.body.into())
     }
+}
+
+/// What the bytes of a stream say so far.
+enum Look {
+    /// There is something for the client.
+    Answers,
+    /// There is nothing, and this is why.
+    Fails(Failure),
+    /// Nothing yet.
+    More,
+}
+
+/// Reads what has come of a stream, and keeps nothing of it.
+fn look(answer: &Answer) -> Look {
+    let body = answer.received.get(answer.head.head_bytes..).unwrap_or_default();
+    let reply = Reply { id: "", created_unix_s: 0, model: "" };
+    let mut stream = ChatStream::new(reply, Delivery::Streamed, FRAME_BYTES_MAX);
+    let (mut source, mut text, mut fed) = (Source::new(answer.head.framing), Vec::new(), Ok(()));
+    let read = source.read(body, |range| {
+        if fed.is_ok() {
+            fed = stream.feed(&body[range], &mut text);
+        }
+    });
+    if fed.is_ok() && source.is_done() {
+        fed = stream.end(&mut text);
+    }
+    match (fed, read) {
+        // What is no HTTP is for whoever forwards it.
+        _ if !text.is_empty() => Look::Answers,
+        (_, Err(_)) => Look::Answers,
+        (Err(failure), Ok(_)) => Look::Fails(failure),
+        (Ok(()), Ok(_)) => Look::More,
+    }
+}
+
+/// Receives until a stream has something for the client, or says why it has nothing: then another endpoint may be asked, as
+/// the client has been told nothing. What has come stays in `answer.received`.
+pub(crate) async fn beginning(
+    client: &Client,
+    answer: &mut Answer,
+    patience: Patience,
+) -> Result<Option<Failure>, NoAnswer> {
+    match answer.translation {
+        Some(Translation::Streamed(_)) => {}
+        Some(Translation::Whole(_)) | None => return Ok(None),
+    }
+    let watch = answer.conn.watch_shared();
+    // Each turn receives something, or ends.
+    loop {
+        match look(answer) {
+            Look::More if answer.received.len() - answer.head.head_bytes < BEGINNING_BYTES_MAX => {}
+            Look::More | Look::Answers => break,
+            Look::Fails(failure) => {
+                answer.head.keep_alive = false;
+                return Ok(Some(failure));
+            }
+        }
+        if patience.deadline.has_passed() {
+            return Err(NoAnswer::Lost(UpstreamError::Timeout));
+        }
+        let mut received = std::mem::take(&mut answer.received);
+        received.make_room();
+        watch.arm(patience.left());
+        let result = match &mut answer.conn {
+            Transport::Plain(conn) => until(conn.recv(received), Some(client.conn.watch()), &watch).await,
+            Transport::Tls(conn) => until(conn.recv(received), Some(client.conn.watch()), &watch).await,
+        };
+        answer.received = match result {
+            Ok((Ok(n), buf)) if n > 0 => buf,
+            Ok(_) => return Err(NoAnswer::Failed(UpstreamError::Reset)),
+            Err(Stop::TimedOut) => return Err(NoAnswer::Lost(UpstreamError::Timeout)),
+            Err(Stop::Gone) => return Err(NoAnswer::ClientGone),
+        };
+    }
+    watch.disarm();
+    Ok(None)
 }
 
 /// The beginning of an error's body, as much as comes in time, and what becomes of the connection; `None` when the client

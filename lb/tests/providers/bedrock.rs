@@ -16,6 +16,7 @@ on_both_drivers![
     an_api_key_of_bedrock_is_sent_as_a_bearer,
     streams_become_openais_however_they_are_cut,
     usage_that_nobody_asked_for_is_counted_and_not_shown,
+    a_stream_that_begins_with_an_error_is_none_yet,
     what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere,
     what_converse_does_not_have_goes_to_a_provider_that_has_it,
     without_its_keys_it_is_never_asked,
@@ -193,18 +194,25 @@ fn streams_become_openais_however_they_are_cut(driver: Driver) {
             expect_one_end(&answer);
         }
         // What Bedrock says in place of the rest is an answer; what cannot be read is none.
-        let outcome = match (failed, code(&answer).as_deref() == Some("provider_bad_answer"), answer.status) {
-            (false, ..) => "ok",
-            (true, false, 200) => "error_event",
-            (true, true, _) | (true, false, _) => "truncated",
+        let broken = code(&answer).as_deref() == Some("provider_bad_answer");
+        let outcome = match (failed, answer.status) {
+            (false, _) => "ok",
+            (true, 200) => {
+                if broken {
+                    "truncated"
+                } else {
+                    "error_event"
+                }
+            }
+            (true, 400) => "bad_request",
+            (true, _) => "upstream_error",
         };
         assert_eq!(gateway.log_of("it")["outcome"], outcome, "{name}");
-        let label = ["endpoint=\"bedrock\"", "failure=\"bad_answer\""];
-        gateway.wait_for_metric(
-            "kinference_endpoint_failures_total",
-            &label,
-            f64::from(u8::from(outcome == "truncated")),
-        );
+        let labels = ["endpoint=\"bedrock\"", "failure=\"bad_answer\""];
+        crate::support::eventually(&format!("{name} counts as what it is"), || {
+            let counted = gateway.metric("kinference_endpoint_failures_total", &labels);
+            (counted == f64::from(u8::from(broken))).then_some(())
+        });
         gateway.expect_nothing_in_flight();
     }
 }
@@ -226,7 +234,37 @@ fn usage_that_nobody_asked_for_is_counted_and_not_shown(driver: Driver) {
     assert_eq!(server.seen().connections, 1, "the connection is kept");
 }
 
-pub(crate) fn error(status: &str, kind: &str, message: &str) -> Vec<u8> {
+fn a_stream_that_begins_with_an_error_is_none_yet(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let second = hosted(&leaf);
+    for (name, elsewhere) in [
+        ("throttled at once", true),
+        ("unavailable", true),
+        ("internal", true),
+        ("no event stream", true),
+        ("nothing", true),
+        ("validation", false),
+        ("throttled later", false),
+    ] {
+        for chunk_bytes in [7, usize::MAX] {
+            let answer = event_stream(&frames(&golden(STREAMS, name)), chunk_bytes);
+            let (gateway, server) = start_trusting(driver, answer, Some(second.addr().port()), &authority, &leaf);
+            let before = model_requests(&second).len();
+            let answer = gateway.chat("x-request-id: it\r\n", &stream(ALIAS, 2));
+            assert_eq!(model_requests(&second).len() - before, usize::from(elsewhere), "{name}: {answer:?}");
+            assert_eq!(server.seen().heads.len(), 1);
+            if elsewhere {
+                expect_one_end(&answer);
+                assert_eq!(answer.events().pop().as_deref(), Some("[DONE]"), "{name}");
+                let line = gateway.log_of("it");
+                assert_eq!((&line["destination"], &line["retries"]), (&json!("second"), &json!(1)), "{name}: {line}");
+            }
+            gateway.expect_nothing_in_flight();
+        }
+    }
+}
+
+fn error(status: &str, kind: &str, message: &str) -> Vec<u8> {
     let body = json!({ "message": message }).to_string();
     let lines = format!("{status}\r\nx-amzn-ErrorType: {kind}:http://internal.amazon.com/\r\n");
     document(&body).replacen("200 OK\r\n", &lines, 1).into()

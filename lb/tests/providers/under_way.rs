@@ -82,15 +82,18 @@ fn what_is_kept_of_an_answer_is_in_the_memory_of_bodies(driver: Driver) {
     assert_eq!(answer.json()["choices"][0]["message"]["content"], text);
     held(&gateway, 0);
 
-    // The beginning of a frame.
+    // A frame of 136 bytes, and the beginning of another.
     let all = frames(&golden(STREAMS, "text"));
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", all.len());
-    let begun = [head.as_bytes(), &all[..100]].concat();
-    let server = Server::start(&leaf, Manner::Pauses(begun, all[100..].to_vec()));
+    let begun = [head.as_bytes(), &all[..236]].concat();
+    let server = Server::start(&leaf, Manner::Pauses(begun, all[236..].to_vec()));
     let resources = bedrock_provider("bedrock", server.port, KEYS) + &providers_only(&["bedrock"]);
     let gateway = with_keys(resources, &authority).server(LIMITS).start(driver);
     let mut client = gateway.send_chat("", &stream(ALIAS, 7));
-    held(&gateway, 100);
+    eventually("the beginning is held, and the event that was sent", || {
+        let bytes = gateway.metric("kinference_request_bodies_bytes", &[]) as usize;
+        (100..1_000).contains(&bytes).then_some(())
+    });
     server.go_on();
     assert_eq!(client.answer().events().last().unwrap(), "[DONE]");
     held(&gateway, 0);
