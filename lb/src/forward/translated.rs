@@ -3,7 +3,7 @@
 use bedrock::{ChatStream, Delivery, FRAME_BYTES_MAX, Failure, Reply};
 
 use super::framing::Source;
-use super::{Cut, Pass, Patience, Presentation, Upstream};
+use super::{Cut, Output, Pass, Patience, Presentation, Upstream};
 use crate::body::Budget;
 use crate::conn::{Client, push_status_line};
 use crate::error::{Refused, UpstreamError};
@@ -68,7 +68,7 @@ pub(super) fn push_translated_head_lines(to: &mut Vec<u8>, translated: &Translat
     to.extend_from_slice(&shown.decision_headers);
 }
 
-impl<F: FnMut(u64)> Pass<'_, F> {
+impl<F: FnMut(u64, Output)> Pass<'_, F> {
     /// The events made of what was received; what was received where nothing is to be made of it. What the provider says in
     /// place of the rest, or that the rest cannot be read, is one more event, the last.
     pub(super) fn events_of(&mut self, received: Buf) -> Result<Buf, Broken> {
