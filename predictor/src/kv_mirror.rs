@@ -83,7 +83,7 @@ pub enum Change {
 pub struct Delta {
     /// Changes of keys.
     pub changes: Vec<Change>,
-    /// Of the blocks evicted from the device, the latest time that one was stored: an engine that evicts the least recently
+    /// Of the blocks evicted from the device to the last copy, the latest time that a first copy was stored: an engine that evicts the least recently
     /// used first has dropped everything that was last used before. In the caller's ticks.
     pub evicted_stored_at: Option<u32>,
 }
@@ -410,8 +410,10 @@ impl Mirror {
             Medium::Device => &mut block.on_device,
             Medium::Elsewhere => &mut block.elsewhere,
         };
+        if *copies == 0 {
+            block.stored_at = at;
+        }
         *copies = copies.saturating_add(1);
-        block.stored_at = at;
         self.chain.push(block.key);
     }
 
@@ -424,8 +426,12 @@ impl Mirror {
             let block = entry.get_mut();
             match removed.medium {
                 Medium::Device => {
+                    let was_last = block.on_device == 1;
                     block.on_device = block.on_device.saturating_sub(1);
-                    delta.evicted_stored_at = delta.evicted_stored_at.max(Some(block.stored_at));
+                    // Which of several copies went, and when that one was stored, is not told.
+                    if was_last {
+                        delta.evicted_stored_at = delta.evicted_stored_at.max(Some(block.stored_at));
+                    }
                 }
                 Medium::Elsewhere => block.elsewhere = block.elsewhere.saturating_sub(1),
             }

@@ -117,3 +117,23 @@ proptest! {
         prop_assert_eq!(mirror.receive(0, Source::Live, 0, CLEARED, 0, &mut delta), Received::Applied);
     }
 }
+
+/// Two requests that compute the same prompt at once leave two copies. That one of them goes says nothing of when the other was used last.
+#[test]
+fn the_end_of_one_of_two_copies_is_no_sign_of_how_far_eviction_has_come() {
+    let mut mirror = Mirror::new("m", 1, 100);
+    let stored = event(&Step::Store(vec![1], 1, Medium::Device));
+    let removed = event(&Step::Remove(vec![1], Medium::Device));
+    let mut evicted_after = |what: &Event<'_>, at: u32| {
+        let mut delta = Delta::default();
+        mirror.apply(0, what, at, &mut delta);
+        delta.evicted_stored_at
+    };
+    assert_eq!(evicted_after(&stored, 10), None);
+    assert_eq!(evicted_after(&stored, 20), None);
+    assert_eq!(evicted_after(&removed, 30), None);
+    assert_eq!(evicted_after(&removed, 40), Some(10));
+    assert_eq!(evicted_after(&removed, 50), None, "it is gone already");
+    assert_eq!(evicted_after(&stored, 60), None);
+    assert_eq!(evicted_after(&removed, 70), Some(60));
+}
