@@ -80,7 +80,7 @@ fn main() -> ExitCode {
 fn table(misses: labelled::Misses) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
     let finder = finder()?;
     let mut rows = Vec::new();
-    for (name, file) in [("dev", "pii-dev.jsonl"), ("own", "pii-own.jsonl")] {
+    for (name, file) in [("dev", "pii-dev.jsonl"), ("own", "pii-own.jsonl"), ("fresh", "pii-fresh.jsonl")] {
         let text = std::fs::read_to_string(data(file))?;
         rows.extend(labelled::rows(&finder, name, &text, misses)?);
     }
