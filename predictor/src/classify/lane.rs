@@ -1,5 +1,6 @@
 //! What every lane works on: one slice of plain text, the words in it, and the place where finds go.
 
+use super::classes::Classes;
 use super::context::Context;
 use super::kind::{Kind, KindSet};
 use super::landmarks::Landmark;
@@ -19,6 +20,7 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Lane<'a> {
     pub(super) text: &'a [u8],
+    pub(super) classes: &'a Classes,
     pub(super) marks: &'a [Landmark],
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,

@@ -5,12 +5,14 @@
 //! able to do. Cost: a window is extended run by run up to [`WINDOW_BYTES_MAX`] characters and [`WINDOW_RUNS_MAX`] runs, and sequences of
 //! one-digit runs are judged once as a whole, so each byte takes part in a bounded number of windows.
 
+use std::ops::Range;
+
 use super::cards;
 use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
 use super::phone;
-use super::runs::{DASH, DOT, LIST, OTHER, Run, SPACE, Shape, cut};
+use super::runs::{DASH, DOT, LIST, OTHER, Run, Runs, SPACE, Shape, cut};
 use super::tokens;
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
@@ -74,120 +76,106 @@ impl Window<'_> {
 }
 
 /// Looks for every identifier of digits and short mixed tokens.
-pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
+pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
     cut(lane, runs);
+    let runs = &*runs;
     let mut first = 0;
-    while first < runs.len() {
+    while first < runs.all.len() {
         let mut last = first;
-        while last + 1 < runs.len() && !matches!(runs[last].gap, 0 | LIST) {
+        while last + 1 < runs.all.len() && !matches!(runs.all[last].gap, 0 | LIST) {
             last += 1;
         }
-        let cluster = &runs[first..=last];
+        let cluster = &runs.all[first..=last];
         if cluster.iter().any(|run| run.shape != Shape::Letters || run.len() > 2) {
-            for index in 0..cluster.len() {
-                lone(lane, &cluster[index]);
-                windows(lane, cluster, index);
+            for index in first..=last {
+                lone(lane, &runs.all[index]);
+                windows(lane, runs, first..last + 1, index);
             }
         }
         first = last + 1;
     }
-    cards::listed(lane, runs);
+    cards::listed(lane, &runs.all);
 }
 
-/// Judges every window that begins with run `first`.
-fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
-    let one_digit =
-        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.len() == 1 && run.shape == Shape::Digits);
+/// Judges every window that begins with run `first` of `cluster`.
+fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize) {
+    let all = &runs.all[..cluster.end];
+    let one_digit = |index: usize| all.get(index).is_some_and(Run::is_one_digit);
     if one_digit(first) && one_digit(first + 1) {
-        if first == 0 || !one_digit(first - 1) {
-            spelled(lane, cluster, first);
+        if first == cluster.start || !one_digit(first - 1) {
+            spelled(lane, runs, cluster.end, first);
         }
         return;
     }
     // Words of one or two letters in a row begin nothing.
-    let words =
-        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
-    if words(first) && (words(first + 1) || first + 1 == cluster.len()) {
+    let words = |index: usize| all.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
+    if words(first) && (words(first + 1) || first + 1 == cluster.end) {
         return;
     }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    let mut sizes = [0u8; WINDOW_RUNS_MAX];
-    let (mut len, mut letters, mut seps) = (0usize, 0u64, 0u8);
-    for (count, run) in cluster[first..].iter().enumerate().take(WINDOW_RUNS_MAX) {
-        if len + run.len() > WINDOW_BYTES_MAX {
+    let digits_of = |index: usize| all.get(index).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len);
+    let before_size = if first > cluster.start { digits_of(first - 1) } else { 0 };
+    let (mut len, mut seps, mut mixed) = (0usize, 0u8, false);
+    for last in first..cluster.end.min(first + WINDOW_RUNS_MAX) {
+        let run = &all[last];
+        len += run.len();
+        if len > WINDOW_BYTES_MAX {
             return;
         }
-        if count > 0 {
-            seps |= cluster[first + count - 1].gap;
+        if last > first {
+            seps |= all[last - 1].gap;
         }
-        let text = &lane.text[run.start as usize..run.end as usize];
-        // Byte by byte: the runs are short, and a call for each costs more.
-        chars[len..].iter_mut().zip(text).for_each(|(to, from)| *to = *from);
-        if run.shape != Shape::Digits {
-            chars[len..len + text.len()].make_ascii_uppercase();
-            let bits = text.iter().enumerate().map(|(at, byte)| u64::from(!byte.is_ascii_digit()) << at);
-            letters |= bits.fold(0, |all, bit| all | bit) << len;
-        }
-        len += text.len();
-        sizes[count] = run.len() as u8;
-        if len < WINDOW_BYTES_MIN
-            || (count >= 5 && letters == 0 && !many_runs_fit(lane, &sizes[..=count], cluster[first].start))
-        {
+        mixed |= run.shape != Shape::Digits;
+        let sizes = runs.sizes(first..last + 1);
+        let start = all[first].start as usize;
+        let open = if mixed {
+            matches!(len, 8..=11 | 15 | 16 | 18)
+        } else {
+            len >= WINDOW_BYTES_MIN && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start))
+        };
+        if !open {
             continue;
         }
-        let neighbour = |index: Option<usize>| {
-            index.and_then(|index| cluster.get(index)).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len)
-        };
+        let chars = runs.chars(first, len);
+        let after_size = digits_of(last + 1);
+        let letters = if mixed { letters_of(chars) } else { 0 };
         lane.work(4);
         judge(
             lane,
-            &Window {
-                chars: &chars[..len],
-                letters,
-                sizes: &sizes[..=count],
-                seps,
-                start: cluster[first].start as usize,
-                end: run.end as usize,
-                before_size: neighbour(first.checked_sub(1)),
-                after_size: neighbour(Some(first + count + 1)),
-            },
+            &Window { chars, letters, sizes, seps, start, end: run.end as usize, before_size, after_size },
         );
     }
 }
 
+/// Which characters are letters, one bit each.
+fn letters_of(chars: &[u8]) -> u64 {
+    chars.iter().enumerate().fold(0, |bits, (at, char)| bits | u64::from(!char.is_ascii_digit()) << at)
+}
+
 /// Whether six or more runs of digits can be one identifier: a NIR, a card in pairs, or a telephone number with its country code.
-fn many_runs_fit(lane: &Lane<'_>, sizes: &[u8], start: u32) -> bool {
-    let start = start as usize;
+fn many_runs_fit(lane: &Lane<'_>, sizes: &[u8], start: usize) -> bool {
     matches!(sizes, [1, 2, 2, 2, 3, 3, 2] | [2, 2, 2, 2, 2, 2, 2, 2])
         || matches!(lane.before(start), b'+' | b'(')
         || lane.text[start..].starts_with(b"00")
 }
 
-/// Judges the whole sequence of one-digit runs that begins at `first`.
-fn spelled(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
-    let sequence = cluster[first..].iter().take_while(|run| run.len() == 1 && run.shape == Shape::Digits).count();
+/// Judges the whole sequence of one-digit runs that begins at `first`, in a cluster that ends at `end`.
+fn spelled(lane: &mut Lane<'_>, runs: &Runs, end: usize, first: usize) {
+    let sequence = runs.all[first..end].iter().take_while(|run| run.is_one_digit()).count();
     lane.work(sequence);
     if sequence > WINDOW_BYTES_MAX {
         return;
     }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    for (at, run) in cluster[first..first + sequence].iter().enumerate() {
-        chars[at] = lane.text[run.start as usize];
-    }
-    let last = cluster[first + sequence - 1];
-    judge(
-        lane,
-        &Window {
-            chars: &chars[..sequence],
-            letters: 0,
-            sizes: &[1; WINDOW_BYTES_MAX][..sequence],
-            seps: SPACE,
-            start: cluster[first].start as usize,
-            end: last.end as usize,
-            before_size: 0,
-            after_size: 0,
-        },
-    );
+    let window = Window {
+        chars: runs.chars(first, sequence),
+        letters: 0,
+        sizes: runs.sizes(first..first + sequence),
+        seps: SPACE,
+        start: runs.all[first].start as usize,
+        end: runs.all[first + sequence - 1].end as usize,
+        before_size: 0,
+        after_size: 0,
+    };
+    judge(lane, &window);
 }
 
 /// How much a window must have going for it.

@@ -2,6 +2,7 @@
 
 use regex_automata::meta;
 
+use super::classes::Classes;
 use super::complexity::features::Features;
 use super::context::Context;
 use super::custom::{KeywordState, Patterns};
@@ -13,7 +14,7 @@ use super::landmarks::Landmark;
 use super::lane::{Found, Lane};
 use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
-use super::runs::Run;
+use super::runs::Runs;
 use super::scanner::Scanner;
 use super::spec::OnUnknown;
 use super::tag::{Tag, TagSet};
@@ -37,9 +38,11 @@ const LOW_TURNS_MAX: u32 = 6;
 #[derive(Debug, Default)]
 pub struct Scratch {
     normal: Buffer,
+    classes: Classes,
+    decoded_classes: Classes,
     context: Context,
     decoded_context: Context,
-    runs: Vec<Run>,
+    runs: Runs,
     marks: Vec<Landmark>,
     decoded_marks: Vec<Landmark>,
     found: Vec<Found>,
@@ -298,9 +301,11 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
-        scanner.landmarks.find(plain.bytes, &mut self.marks, &mut self.context.words);
+        self.classes.read(plain.bytes);
+        scanner.landmarks.find(plain.bytes, &self.classes, &mut self.marks, &mut self.context.words);
         let mut lane = Lane {
             text: plain.bytes,
+            classes: &self.classes,
             marks: &self.marks,
             context: &mut self.context,
             kinds: scanner.kinds,
@@ -314,6 +319,7 @@ impl Scratch {
                 runs: &mut self.runs,
                 values: &mut self.values,
                 bytes: &mut self.decoded,
+                classes: &mut self.decoded_classes,
                 marks: &mut self.decoded_marks,
                 context: &mut self.decoded_context,
                 found: &mut self.decoded_found,
@@ -397,7 +403,7 @@ impl Scratch {
     }
 }
 
-fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
+fn run_lanes(lane: &mut Lane<'_>, runs: &mut Runs, values: &mut Vec<(usize, usize)>) {
     lane.work(lane.text.len() + lane.marks.len());
     secrets::scan(lane, values);
     numbers::scan(lane, runs);
@@ -407,9 +413,10 @@ fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, 
 
 /// The buffers of the second look.
 struct Decoding<'a> {
-    runs: &'a mut Vec<Run>,
+    runs: &'a mut Runs,
     values: &'a mut Vec<(usize, usize)>,
     bytes: &'a mut Vec<u8>,
+    classes: &'a mut Classes,
     marks: &'a mut Vec<Landmark>,
     context: &'a mut Context,
     found: &'a mut Vec<Found>,
@@ -420,7 +427,7 @@ fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_
     let text = lane.text;
     lane.work(2 * text.len());
     let mut from = 0;
-    while let Some((start, end)) = encoded::next_token(text, from) {
+    while let Some((start, end)) = encoded::next_token(text, lane.classes, from) {
         from = end;
         if encoded::decode(&text[start..end], decoding.bytes) {
             decoding.scan(lane, scanner, start, end);
@@ -441,9 +448,16 @@ impl Decoding<'_> {
         self.found.clear();
         self.context.start_piece();
         self.context.set_outer(lane.context.near(start, end));
-        scanner.landmarks.find(self.bytes, self.marks, &mut self.context.words);
-        let mut inner =
-            Lane { text: self.bytes, marks: self.marks, context: self.context, kinds: lane.kinds, found: self.found };
+        self.classes.read(self.bytes);
+        scanner.landmarks.find(self.bytes, self.classes, self.marks, &mut self.context.words);
+        let mut inner = Lane {
+            text: self.bytes,
+            classes: self.classes,
+            marks: self.marks,
+            context: self.context,
+            kinds: lane.kinds,
+            found: self.found,
+        };
         run_lanes(&mut inner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
@@ -465,7 +479,10 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
 /// Drops finds that another explains: the pieces of a card number are not a second identifier. A telephone number and a random value, whose
 /// shapes prove least, give way to everything that covers them and hide only their own kind.
 fn keep_outermost(found: &mut Vec<Found>) {
-    found.sort_unstable_by_key(|find| (find.start, std::cmp::Reverse(find.end), weak(find.kind), find.kind));
+    // By where they begin, the longest first, the weak last: in one number, as there may be many. A slice is far shorter than 2^24.
+    found.sort_unstable_by_key(|find| {
+        u64::from(find.start) << 40 | u64::from(0xff_ffff - find.end) << 16 | u64::from(weak(find.kind)) << 8 | find.kind as u64
+    });
     let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {
         let credential = |kind: Kind| kind.group() == Group::Secret;

@@ -129,6 +129,7 @@ pub(super) fn each(text: &[u8], marks: &[Landmark], mut each: impl FnMut(&[u8], 
 
 #[cfg(test)]
 mod tests {
+    use super::super::classes::Classes;
     use super::super::kind::KindSet;
     use super::super::landmarks::Landmarks;
     use super::*;
@@ -138,7 +139,7 @@ mod tests {
         let landmarks = Landmarks::compile(KindSet::EMPTY);
         let read = |text: &str| {
             let (mut all, mut marks) = (Vec::new(), Vec::new());
-            landmarks.find(text.as_bytes(), &mut marks, &mut Vec::new());
+            landmarks.find(text.as_bytes(), &Classes::of(text.as_bytes()), &mut marks, &mut Vec::new());
             each(text.as_bytes(), &marks, |digits, start, end| {
                 all.push((String::from_utf8_lossy(digits).into_owned(), text[start..end].to_owned()));
             });

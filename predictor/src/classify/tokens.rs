@@ -35,6 +35,13 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     } else {
         start
     };
+    // Most words end here: a country and a check digit, or the next group, must follow each other.
+    let Some([first, second, third]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return };
+    let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];
+    let close = if second.is_ascii_alphabetic() { third.is_ascii_digit() || joins(*third) != 0 } else { joins(*second) != 0 };
+    if !close || second.is_ascii_alphabetic() && checksum::iban_len(country).is_none() {
+        return;
+    }
     let mut chars = [0u8; 34];
     let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
     let mut digits_only = false;
