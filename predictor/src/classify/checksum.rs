@@ -428,6 +428,15 @@ pub(super) fn iban_is_digits(country: [u8; 2]) -> bool {
     COUNTRIES.contains(&&country)
 }
 
+/// Whether the IBANs of a country have four letters for the bank behind the check digits, by the SWIFT IBAN registry.
+pub(super) fn iban_names_bank(country: [u8; 2]) -> bool {
+    const COUNTRIES: [&[u8; 2]; 20] = [
+        b"AZ", b"BG", b"BH", b"GB", b"GI", b"IE", b"IQ", b"JO", b"KW", b"LC", b"LV", b"MT", b"NL", b"PK", b"PS", b"QA",
+        b"RO", b"SC", b"SV", b"VG",
+    ];
+    COUNTRIES.contains(&&country)
+}
+
 /// Bech32 and bech32m (BIP 173, 350) of a `bc1` address; either checksum constant is taken.
 pub(super) fn bech32(text: &[u8]) -> bool {
     const CHARSET: &[u8] = b"qpzry9x8gf2tvdw0s3jn54khce6mua7l";

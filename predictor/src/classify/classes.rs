@@ -1,7 +1,7 @@
 //! Which bytes of a slice are letters, digits and signs: one bit each, worked out once for all lanes.
 //!
-//! Eight bytes are classed at a time with plain arithmetic on a word, and their verdicts gathered into eight bits by one multiplication.
-//! The lanes then jump from one place of interest to the next by counting zero bits, where a loop over bytes would guess wrong at every
+//! The class of a byte is worked out without a branch, so that many are done at a time, and the verdicts of eight bytes are gathered into
+//! eight bits by one multiplication. The lanes then jump from one place of interest to the next by counting zero bits, where a loop over bytes would guess wrong at every
 //! end of a word.
 
 /// Bytes, and bits, of one block.
@@ -20,6 +20,14 @@ pub(super) struct Block {
     pub(super) sextets: u64,
 }
 
+/// How many of some bytes are digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Digits {
+    None,
+    Some,
+    All,
+}
+
 /// The blocks of a slice. There is always one more than the text needs, all of it zero, so that a search ends in it.
 #[derive(Debug, Default)]
 pub(super) struct Classes {
@@ -30,76 +38,71 @@ pub(super) struct Classes {
 /// Characters of base64 in a row that [`Classes::next_sextets`] looks for: eleven bytes of text, a US social security number.
 pub(super) const SEXTETS_MIN: usize = 15;
 
+/// Capitals in a row that [`Classes::next_capitals`] looks for: a bank identifier code.
+pub(super) const CAPITALS_MIN: usize = 8;
+
 const ONES: u64 = 0x0101_0101_0101_0101;
-const HIGHS: u64 = 0x80 * ONES;
 
-/// The high bit of each byte of `low`, none above 0x7f, that is `least` or more.
-const fn at_least(low: u64, least: u8) -> u64 {
-    low + (0x80 - least as u64) * ONES & HIGHS
+// The classes of a byte, one bit each.
+const ALNUM: u8 = 1;
+const DIGIT: u8 = 2;
+const CAPITAL: u8 = 4;
+const SIGN: u8 = 8;
+const SEXTET: u8 = 16;
+
+/// Whether `byte` is one of `from..=to`, as 1 or 0. There is no branch in it, so that a loop of it becomes vector instructions.
+const fn within(byte: u8, from: u8, to: u8) -> u8 {
+    (byte.wrapping_sub(from) <= to - from) as u8
 }
 
-/// The high bits of the eight bytes, as eight bits.
-const fn gather(highs: u64) -> u64 {
-    (highs >> 7).wrapping_mul(0x0102_0408_1020_4080) >> 56
+/// The classes of a byte.
+const fn class(byte: u8) -> u8 {
+    let (digit, capital, small) = (within(byte, b'0', b'9'), within(byte, b'A', b'Z'), within(byte, b'a', b'z'));
+    let alnum = digit | capital | small;
+    let sign = (within(byte, b'!', 0x7f) | within(byte, 0xc0, 0xff)) & !alnum;
+    let sextet = alnum | within(byte, b'+', b'+') | within(byte | 2, b'/', b'/') | within(byte, b'_', b'_');
+    alnum * ALNUM | digit * DIGIT | capital * CAPITAL | sign * SIGN | sextet * SEXTET
 }
 
-/// The bits of eight bytes, in the low eight of each mask.
-const fn eight(bytes: [u8; 8]) -> Block {
-    let word = u64::from_le_bytes(bytes);
-    let (high, low) = (word & HIGHS, word & !HIGHS);
-    let digits = at_least(low, b'0') & !at_least(low, b'9' + 1) & !high;
-    let capitals = at_least(low, b'A') & !at_least(low, b'Z' + 1) & !high;
-    let small = at_least(low, b'a') & !at_least(low, b'z' + 1) & !high;
-    let alnum = digits | capitals | small;
-    let ascii_signs = at_least(low, b'!') & !high & !alnum;
-    // The bit below the high one tells a first byte from those that follow it.
-    let first_bytes = high & word << 1;
-    let sextet_signs = (equal(low, b'+') | equal(low, b'-') | equal(low, b'/') | equal(low, b'_')) & !high;
-    Block {
-        alnum: gather(alnum),
-        digits: gather(digits),
-        capitals: gather(capitals),
-        signs: gather(ascii_signs | first_bytes),
-        sextets: gather(alnum | sextet_signs),
-    }
-}
-
-/// The high bit of each byte of `low`, none above 0x7f, that is `byte`.
-const fn equal(low: u64, byte: u8) -> u64 {
-    HIGHS & !((low ^ byte as u64 * ONES) + (HIGHS - ONES))
-}
-
-/// One bit for each of the first 64 bytes of `text` whose high bit `test` sets.
-fn masks(text: &[u8], test: impl Fn(u64) -> u64) -> u64 {
-    let text = &text[..text.len().min(BLOCK_BYTES)];
-    let (words, rest) = text.as_chunks::<8>();
-    let mut last = [0; 8];
-    last[..rest.len()].copy_from_slice(rest);
-    let all = words.iter().chain([&last]).zip((0..BLOCK_BYTES).step_by(8));
-    all.fold(0, |bits, (bytes, shift)| bits | gather(test(u64::from_le_bytes(*bytes)) & HIGHS) << shift)
-}
-
-/// The places among the first 64 bytes of `text` of bytes that are not ASCII, or begin an escape: backslash, percent sign, ampersand.
-pub(super) fn specials(text: &[u8]) -> u64 {
-    masks(text, |word| {
-        let low = word & !HIGHS;
-        word | equal(low, b'\\') | equal(low, b'%') | equal(low, b'&')
+/// The lowest bit of each of 64 bytes.
+fn gather(bytes: &[u8; BLOCK_BYTES], shift: u32) -> u64 {
+    bytes.as_chunks::<8>().0.iter().zip((0..).step_by(8)).fold(0, |bits, (eight, at)| {
+        let ones = u64::from_le_bytes(*eight) >> shift & ONES;
+        bits | (ones.wrapping_mul(0x0102_0408_1020_4080) >> 56) << at
     })
 }
 
 fn block(bytes: &[u8; BLOCK_BYTES]) -> Block {
-    let mut block = Block::default();
-    let mut shift = 0;
-    for bytes in bytes.as_chunks::<8>().0 {
-        let eight = eight(*bytes);
-        block.alnum |= eight.alnum << shift;
-        block.digits |= eight.digits << shift;
-        block.capitals |= eight.capitals << shift;
-        block.signs |= eight.signs << shift;
-        block.sextets |= eight.sextets << shift;
-        shift += 8;
+    let classes = bytes.map(class);
+    let bits = |class: u8| gather(&classes, class.trailing_zeros());
+    Block {
+        alnum: bits(ALNUM),
+        digits: bits(DIGIT),
+        capitals: bits(CAPITAL),
+        signs: bits(SIGN),
+        sextets: bits(SEXTET),
     }
-    block
+}
+
+/// One bit for each of the first 64 bytes of `text` for which `test` gives 1.
+fn places(text: &[u8], test: impl Fn(u8) -> u8) -> u64 {
+    if let Some(block) = text.first_chunk::<BLOCK_BYTES>() {
+        return gather(&block.map(test), 0);
+    }
+    text.iter().zip(0..).fold(0, |bits, (byte, at)| bits | u64::from(test(*byte)) << at)
+}
+
+/// The places among the first 64 bytes of `text` of bytes that are not ASCII, or begin an escape: backslash, percent sign, ampersand.
+pub(super) fn specials(text: &[u8]) -> u64 {
+    places(text, |byte| within(byte, 0x80, 0xff) | within(byte, b'\\', b'\\') | within(byte, b'%', b'&'))
+}
+
+/// The places among the first 64 bytes of `text` of line ends, and of bytes that separate the columns of a table.
+pub(super) fn separators(text: &[u8]) -> u64 {
+    places(text, |byte| {
+        let line_or_tab = within(byte, b'\t', b'\n');
+        line_or_tab | within(byte, b'|', b'|') | within(byte, b';', b';') | within(byte, b',', b',')
+    })
 }
 
 impl Classes {
@@ -140,14 +143,14 @@ impl Classes {
         self.next(from, |block| block.digits)
     }
 
-    /// The first place at or behind `from` where `SEXTETS_MIN` characters of base64 stand in a row.
-    pub(super) fn next_sextets(&self, from: usize) -> Option<usize> {
+    /// The first place at or behind `from` where as many bits of `mask` stand in a row as `doublings` says: each adds its number to one.
+    fn next_row(&self, from: usize, doublings: &[usize], mask: impl Fn(&Block) -> u64) -> Option<usize> {
         let first = from / BLOCK_BYTES;
         let mut open = u64::MAX << (from % BLOCK_BYTES);
         for index in first..self.blocks.len().saturating_sub(1) {
             // Two blocks as one number: a row may go on in the next one.
-            let mut rows = u128::from(self.blocks[index].sextets) | u128::from(self.blocks[index + 1].sextets) << BLOCK_BYTES;
-            for shift in [1, 2, 4, SEXTETS_MIN - 8] {
+            let mut rows = u128::from(mask(&self.blocks[index])) | u128::from(mask(&self.blocks[index + 1])) << BLOCK_BYTES;
+            for shift in doublings {
                 rows &= rows >> shift;
             }
             let here = rows as u64 & open;
@@ -159,14 +162,44 @@ impl Classes {
         None
     }
 
+    /// The first place at or behind `from` where [`SEXTETS_MIN`] characters of base64 stand in a row.
+    pub(super) fn next_sextets(&self, from: usize) -> Option<usize> {
+        self.next_row(from, &[1, 2, 4, SEXTETS_MIN - 8], |block| block.sextets)
+    }
+
+    /// The first place at or behind `from` where [`CAPITALS_MIN`] capitals stand in a row.
+    pub(super) fn next_capitals(&self, from: usize) -> Option<usize> {
+        self.next_row(from, &[1, 2, CAPITALS_MIN - 4], |block| block.capitals)
+    }
+
+    /// The next byte at or behind `from` that is no capital.
+    pub(super) fn next_no_capital(&self, from: usize) -> usize {
+        self.next(from, |block| !block.capitals)
+    }
+
     /// The next byte at or behind `from` that is no character of base64.
     pub(super) fn next_no_sextet(&self, from: usize) -> usize {
         self.next(from, |block| !block.sextets)
     }
 
-    /// The next byte at or behind `from` that is no digit.
-    pub(super) fn next_no_digit(&self, from: usize) -> usize {
-        self.next(from, |block| !block.digits)
+    /// What of `start..end`, a row of letters and digits, are digits.
+    pub(super) fn digits_in(&self, start: usize, end: usize) -> Digits {
+        let (index, len) = (start / BLOCK_BYTES, end - start);
+        if len > BLOCK_BYTES {
+            return match self.next_digit(start) {
+                digit if digit >= end => Digits::None,
+                digit if digit == start && self.next(start, |block| !block.digits) >= end => Digits::All,
+                _ => Digits::Some,
+            };
+        }
+        let of = |index: usize| self.blocks.get(index).map_or(0, |block| block.digits);
+        let two = u128::from(of(index)) | u128::from(of(index + 1)) << BLOCK_BYTES;
+        let all = u64::MAX >> (BLOCK_BYTES - len);
+        match (two >> (start % BLOCK_BYTES)) as u64 & all {
+            0 => Digits::None,
+            digits if digits == all => Digits::All,
+            _ => Digits::Some,
+        }
     }
 }
 
@@ -188,10 +221,12 @@ impl<'a> Edges<'a> {
         edges
     }
 
-    /// Goes to `from`, which is not inside a row.
+    /// Goes to `from`, which is not inside a row. The next edge is where a row begins, even if another ends at `from`.
     pub(super) fn seek(&mut self, from: usize) {
         self.index = from / BLOCK_BYTES;
-        self.bits = self.of(self.index) & u64::MAX << (from % BLOCK_BYTES);
+        let here = 1 << (from % BLOCK_BYTES);
+        let ends = here & !self.blocks.get(self.index).map_or(0, |block| block.alnum);
+        self.bits = self.of(self.index) & !(here - 1) & !ends;
     }
 
     fn of(&self, index: usize) -> u64 {
@@ -215,15 +250,6 @@ impl<'a> Edges<'a> {
     }
 }
 
-/// The places among the first 64 bytes of `text` of line ends, and of bytes that separate the columns of a table.
-pub(super) fn separators(text: &[u8]) -> u64 {
-    masks(text, |word| {
-        let low = word & !HIGHS;
-        let any = equal(low, b'\n') | equal(low, b'|') | equal(low, b'\t') | equal(low, b';') | equal(low, b',');
-        any & !word
-    })
-}
-
 #[cfg(test)]
 impl Classes {
     /// The classes of `text`.
@@ -242,10 +268,10 @@ mod tests {
     #[test]
     fn every_byte_has_its_class() {
         for byte in 0..=u8::MAX {
-            let block = eight([byte; 8]);
-            let all = |holds: bool| if holds { 0xff } else { 0 };
+            let block = block(&[byte; BLOCK_BYTES]);
+            let all = |holds: bool| if holds { u64::MAX } else { 0 };
             assert_eq!(block.sextets, all(byte.is_ascii_alphanumeric() || b"+/-_".contains(&byte)), "{byte}");
-            assert_eq!(separators(&[byte; 8]), all(b"\n|\t;,".contains(&byte)), "{byte}");
+            assert_eq!(separators(&[byte; BLOCK_BYTES]), all(b"\n|\t;,".contains(&byte)), "{byte}");
             assert_eq!(block.alnum, all(byte.is_ascii_alphanumeric()), "{byte}");
             assert_eq!(block.digits, all(byte.is_ascii_digit()), "{byte}");
             assert_eq!(block.capitals, all(byte.is_ascii_uppercase()), "{byte}");
@@ -282,8 +308,20 @@ mod tests {
                 prop_assert_eq!(edges.next(), at);
             }
             prop_assert_eq!(edges.next(), bytes.len());
+            if !(alnum(from) && from > 0 && alnum(from - 1)) {
+                edges.seek(from);
+                prop_assert_eq!(edges.next(), (from..bytes.len()).find(|at| alnum(*at)).unwrap_or(bytes.len()));
+            }
             prop_assert_eq!(classes.next_digit(from), slow(u8::is_ascii_digit));
-            prop_assert_eq!(classes.next_no_digit(from), slow(|byte| !byte.is_ascii_digit()));
+            for end in from + 1..=bytes.len() {
+                let digits = bytes[from..end].iter().filter(|byte| byte.is_ascii_digit()).count();
+                let expected = match digits {
+                    0 => Digits::None,
+                    digits if digits == end - from => Digits::All,
+                    _ => Digits::Some,
+                };
+                prop_assert_eq!(classes.digits_in(from, end), expected);
+            }
         }
     }
 }

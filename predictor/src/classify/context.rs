@@ -67,6 +67,8 @@ pub(super) struct Context {
     /// End of the last supported candidate, by kind; 0 when there is none.
     chain: Vec<u32>,
     chained: u64,
+    /// Behind this place nothing leans on a neighbour: the last end in `chain`, and the longest gap.
+    chain_reach: usize,
     carry: Carry,
     outer: u64,
     front: Option<Front>,
@@ -97,6 +99,7 @@ impl Context {
         self.chain.clear();
         self.chain.resize(Kind::ALL.len(), 0);
         self.chained = self.carry.chained;
+        self.chain_reach = if self.chained == 0 { 0 } else { CHAIN_BYTES };
     }
 
     /// Words that count wherever the candidate is: those around the token this text was decoded from.
@@ -157,7 +160,8 @@ impl Context {
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
     pub(super) fn supports(&mut self, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
-        if !self.may_support(kind) {
+        self.prepare();
+        if self.possible(start) & kind.bit() == 0 {
             return false;
         }
         let supported = self.near_prepared(start, end) & kind.bit() != 0
@@ -169,8 +173,13 @@ impl Context {
         supported
     }
 
-    /// Whether anything in the slice can support `kind`, wherever it stands. Cheap, so it is asked before checksums are worked out.
-    pub(super) fn may_support(&mut self, kind: Kind) -> bool {
+    /// The kinds that something may support at `start`, once the context was prepared. Cheap, so it is asked before checksums are worked out.
+    pub(super) fn possible(&self, start: usize) -> u64 {
+        self.present | if start <= self.chain_reach { self.chained } else { 0 }
+    }
+
+    /// Whether anything can support `kind` somewhere in the slice.
+    pub(super) fn may_support_somewhere(&mut self, kind: Kind) -> bool {
         self.prepare();
         (self.present | self.chained) & kind.bit() != 0
     }
@@ -180,20 +189,26 @@ impl Context {
         if let Some(last) = self.chain.get_mut(kind as usize) {
             *last = end as u32;
             self.chained |= kind.bit();
+            self.chain_reach = self.chain_reach.max(end + CHAIN_BYTES);
         }
+    }
+
+    /// Where the last find of `kind` ends; 0 when there is none.
+    pub(super) fn last_end(&self, kind: Kind) -> usize {
+        self.chain.get(kind as usize).copied().unwrap_or(0) as usize
     }
 
     fn follows_supported(&mut self, text: &[u8], kind: Kind, start: usize) -> bool {
         if self.chained & kind.bit() == 0 {
             return false;
         }
-        let last = self.chain.get(kind as usize).copied().unwrap_or(0) as usize;
+        let last = self.last_end(kind);
         self.work += CHAIN_BYTES as u64 / 4;
         last <= start && start - last <= CHAIN_BYTES && text[last..start].iter().all(|byte| !byte.is_ascii_alphabetic())
     }
 
     /// Puts together what the words of the slice can support, once.
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         if self.ready {
             return;
         }

@@ -25,6 +25,8 @@ pub(super) struct Lane<'a> {
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,
     pub(super) found: &'a mut Vec<Found>,
+    /// The end of the last card or IBAN that the number lane took: it comes by where they begin, so this one covers what ends in front.
+    pub(super) covered: usize,
 }
 
 impl Lane<'_> {
@@ -39,6 +41,9 @@ impl Lane<'_> {
             return;
         }
         self.context.confirm(kind, end);
+        if matches!(kind, Kind::CreditCard | Kind::Iban) {
+            self.covered = self.covered.max(end);
+        }
         if self.found.len() < FOUND_MAX {
             self.found.push(Found { kind, start: start as u32, end: end as u32 });
         }
@@ -51,9 +56,14 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether `kind` is wanted and some word of the slice could support it.
-    pub(super) fn may_be_supported(&mut self, kind: Kind) -> bool {
-        self.kinds.contains(kind) && self.context.may_support(kind)
+    /// Whether `kind` is wanted and something could support it somewhere in the slice.
+    pub(super) fn may_be_supported_somewhere(&mut self, kind: Kind) -> bool {
+        self.kinds.contains(kind) && self.context.may_support_somewhere(kind)
+    }
+
+    /// All kinds that may be supported at `start`, as bits, once the context is prepared.
+    pub(super) fn possible(&self, start: usize) -> u64 {
+        self.kinds.0 & self.context.possible(start)
     }
 
     /// Whether `kind` is wanted and has a context word.

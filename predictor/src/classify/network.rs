@@ -26,7 +26,9 @@ pub(super) fn scan(lane: &mut Lane<'_>) {
     }
     done = 0;
     for at in memchr::memchr2_iter(b':', b'-', text) {
-        if at >= done {
+        // Behind most of these signs is a space or a word.
+        let goes_on = text.get(at + 1).is_some_and(|next| next.is_ascii_hexdigit() || *next == b':');
+        if at >= done && (goes_on || lane.before(at) == b':') {
             done = colons(lane, at, done);
         }
     }

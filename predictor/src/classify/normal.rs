@@ -94,18 +94,18 @@ fn special_at(source: &str, at: usize) -> (usize, Option<Form>) {
         b'\\' => json_escape(rest),
         b'%' => percent_escape(rest),
         b'&' => html_escape(rest),
+        // Blocks of which no character has another form, told by their first bytes: Latin, Greek, Cyrillic and Hebrew, kana, Han and Hangul.
+        // Most text that is not ASCII is of these.
+        0xc3..=0xc9 | 0xce..=0xd7 => return (2, None),
+        0xe3 if rest.get(1).is_some_and(|second| *second > 0x80) => return (3, None),
+        0xe4..=0xec => return (3, None),
         _ => {
             let Some(char) = source.get(at..).and_then(|rest| rest.chars().next()) else { return (1, None) };
-            let form = if stays(char as u32) { Form::Same(char) } else { plain_form(char) };
+            let form = plain_form(char);
             return (char.len_utf8(), Some(form).filter(|form| !matches!(form, Form::Same(_))));
         }
     };
     (read, decoded.map(plain_form))
-}
-
-/// Blocks of letters of which none has another form: Latin, Greek, Cyrillic and Hebrew, kana, Han and Hangul. Most text that is not ASCII.
-const fn stays(code: u32) -> bool {
-    matches!(code, 0xc0..=0x02bb | 0x0370..=0x0600 | 0x3003..=0xd7ff)
 }
 
 /// `\uXXXX`, `\n`, `\t`, `\r`, `\"`, `\/`, `\\` (RFC 8259, section 7). Tool arguments are JSON inside JSON, so one level is still there.

@@ -37,6 +37,8 @@ pub(super) struct Window<'a> {
     /// Digits of the neighbouring runs of the cluster; 0 when there is none.
     pub(super) before_size: usize,
     pub(super) after_size: usize,
+    /// The kinds that something may support here, as bits.
+    pub(super) possible: u64,
 }
 
 impl Window<'_> {
@@ -78,6 +80,8 @@ impl Window<'_> {
 /// Looks for every identifier of digits and short mixed tokens.
 pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
     cut(lane, runs);
+    lane.context.prepare();
+    lane.covered = 0;
     let runs = &*runs;
     let mut first = 0;
     while first < runs.all.len() {
@@ -95,6 +99,23 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
         first = last + 1;
     }
     cards::listed(lane, &runs.all);
+    bank_codes(lane);
+}
+
+/// Letters of a bank identifier code without digits, without and with its branch.
+const BANK_CODE_BYTES: [usize; 2] = [8, 11];
+
+/// Looks for bank identifier codes that are letters alone, where a word may support one: rows of capitals, which are rare.
+fn bank_codes(lane: &mut Lane<'_>) {
+    let mut next = 0;
+    while let Some(start) = lane.classes.next_capitals(next).filter(|_| lane.may_be_supported_somewhere(Kind::SwiftBic)) {
+        let end = lane.classes.next_no_capital(start);
+        next = end;
+        let apart = !lane.before(start).is_ascii_alphanumeric() && !lane.byte(end).is_ascii_alphanumeric();
+        if apart && BANK_CODE_BYTES.contains(&(end - start)) && checksum::swift_bic(&lane.text[start..end]) {
+            lane.take_if_supported(Kind::SwiftBic, start, end);
+        }
+    }
 }
 
 /// Judges every window that begins with run `first` of `cluster`.
@@ -114,10 +135,13 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
     }
     let digits_of = |index: usize| all.get(index).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len);
     let before_size = if first > cluster.start { digits_of(first - 1) } else { 0 };
-    let (mut len, mut seps, mut mixed) = (0usize, 0u8, false);
+    let start = all[first].start as usize;
+    let (marked, possible) = (marked(lane, start), lane.possible(start));
+    let (mut len, mut seps, mut mixed, mut layout) = (0usize, 0u8, false, Layout::EMPTY);
     for last in first..cluster.end.min(first + WINDOW_RUNS_MAX) {
         let run = &all[last];
         len += run.len();
+        layout = layout.and(run.len());
         if len > WINDOW_BYTES_MAX {
             return;
         }
@@ -126,11 +150,15 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
         }
         mixed |= run.shape != Shape::Digits;
         let sizes = runs.sizes(first..last + 1);
-        let start = all[first].start as usize;
-        let open = if mixed {
+        // Inside a card or an IBAN nothing else is of interest.
+        let open = if run.end as usize <= lane.covered {
+            false
+        } else if mixed {
             matches!(len, 8..=11 | 15 | 16 | 18)
         } else {
-            len >= WINDOW_BYTES_MIN && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start))
+            len >= WINDOW_BYTES_MIN
+                && (marked || promising(possible, runs.chars(first, len), layout))
+                && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start))
         };
         if !open {
             continue;
@@ -141,9 +169,129 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
         lane.work(4);
         judge(
             lane,
-            &Window { chars, letters, sizes, seps, start, end: run.end as usize, before_size, after_size },
+            &Window { chars, letters, sizes, seps, start, end: run.end as usize, before_size, after_size, possible },
         );
     }
+}
+
+/// The sizes of the runs of a window, four bits each. A run of more than 14 characters counts as one of 15.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Layout(u32);
+
+impl Layout {
+    const EMPTY: Layout = Layout(0);
+
+    const fn and(self, size: usize) -> Layout {
+        Layout(self.0 << 4 | if size < 15 { size as u32 } else { 15 })
+    }
+
+    const fn of(sizes: &[u8]) -> Layout {
+        let (mut layout, mut at) = (Layout::EMPTY, 0);
+        while at < sizes.len() {
+            layout = layout.and(sizes[at] as usize);
+            at += 1;
+        }
+        layout
+    }
+
+    /// The bit of the layout in [`SHAPE_BITS`].
+    const fn bit(self) -> (usize, u64) {
+        let bit = self.0.wrapping_mul(0x9e37_79b1) >> 24;
+        (bit as usize / 64, 1 << (bit % 64))
+    }
+
+    /// Whether the layout is one of [`SHAPES`].
+    fn is_known(self) -> bool {
+        let (word, bit) = self.bit();
+        SHAPE_BITS[word] & bit != 0 && SHAPES.contains(&self)
+    }
+}
+
+/// What the place of a window says: whether a telephone number is marked there, by a sign in front or a 0.
+fn marked(lane: &Lane<'_>, start: usize) -> bool {
+    lane.text[start] == b'0' || matches!(lane.before(start), b'+' | b'(')
+}
+
+/// Whether digits laid out like this can be an identifier at all, where none is marked. This is asked of every window of a table of
+/// numbers, and most are closed here: no word of the slice supports a kind of this length, and no kind is known by such a layout.
+fn promising(possible: u64, chars: &[u8], layout: Layout) -> bool {
+    let single = layout.0 <= 15;
+    possible & WORD_KINDS[chars.len()] != 0
+        || single
+        || layout.is_known()
+        || (chars.len() == 15 && matches!(chars[0], b'1' | b'2'))
+        || (chars.len() == 18 && matches!(&chars[6..8], b"19" | b"20"))
+}
+
+/// Layouts that are proof of themselves, or with a check digit, where the first digit is not 0: national numbers, telephone numbers, cards.
+const SHAPES: [Layout; 23] = [
+    Layout::of(&[3, 2, 4]),
+    Layout::of(&[6, 4]),
+    Layout::of(&[3, 3, 3, 2]),
+    Layout::of(&[2, 2, 2, 3, 2]),
+    Layout::of(&[3, 4, 4, 2]),
+    Layout::of(&[6, 7]),
+    Layout::of(&[3, 3, 4]),
+    Layout::of(&[1, 3, 3, 4]),
+    Layout::of(&[1, 3, 3, 2, 2]),
+    Layout::of(&[3, 4, 4]),
+    Layout::of(&[4, 4, 4]),
+    Layout::of(&[4, 4, 4, 4]),
+    Layout::of(&[4, 4, 4, 4, 3]),
+    Layout::of(&[4, 4, 4, 1]),
+    Layout::of(&[4, 4, 4, 2]),
+    Layout::of(&[4, 4, 4, 3]),
+    Layout::of(&[4, 6, 5]),
+    Layout::of(&[4, 6, 4]),
+    Layout::of(&[6, 13]),
+    Layout::of(&[8, 8]),
+    Layout::of(&[4, 12]),
+    Layout::of(&[6, 10]),
+    Layout::of(&[2; 8]),
+];
+
+/// Most layouts are told by one bit that they are none of the shapes.
+const SHAPE_BITS: [u64; 4] = {
+    let (mut table, mut at) = ([0; 4], 0);
+    while at < SHAPES.len() {
+        let (word, bit) = SHAPES[at].bit();
+        table[word] |= bit;
+        at += 1;
+    }
+    table
+};
+
+/// For each number of digits, the kinds that a word beside them can make of them.
+const WORD_KINDS: [u64; WINDOW_BYTES_MAX + 1] = {
+    use Kind::{
+        AuTfn, BeNn, BrCpf, CaSin, ChAhv, CreditCard, DeSteuerId, InAadhaar, KrRrn, NlBsn, Passport, Phone, PlPesel,
+        SePersonnummer, UkNhs, UsDriverLicense, UsItin, UsRouting, UsSsn, ZaId,
+    };
+    let mut table = [0; WINDOW_BYTES_MAX + 1];
+    let mut len = 0;
+    while len < table.len() {
+        table[len] = match len {
+            7 | 8 => bits(&[UsDriverLicense, Phone]),
+            9 => bits(&[UsSsn, UsItin, CaSin, AuTfn, NlBsn, UsRouting, Passport, UsDriverLicense, Phone]),
+            10 => bits(&[UkNhs, SePersonnummer, Phone]),
+            11 => bits(&[DeSteuerId, PlPesel, BrCpf, BeNn, Phone]),
+            12 => bits(&[InAadhaar, SePersonnummer, CreditCard, Phone]),
+            13 => bits(&[ZaId, ChAhv, KrRrn, CreditCard]),
+            14..=19 => bits(&[CreditCard]),
+            _ => 0,
+        };
+        len += 1;
+    }
+    table
+};
+
+const fn bits(kinds: &[Kind]) -> u64 {
+    let (mut bits, mut at) = (0, 0);
+    while at < kinds.len() {
+        bits |= kinds[at].bit();
+        at += 1;
+    }
+    bits
 }
 
 /// Which characters are letters, one bit each.
@@ -174,6 +322,7 @@ fn spelled(lane: &mut Lane<'_>, runs: &Runs, end: usize, first: usize) {
         end: runs.all[first + sequence - 1].end as usize,
         before_size: 0,
         after_size: 0,
+        possible: lane.possible(runs.all[first].start as usize),
     };
     judge(lane, &window);
 }
@@ -191,7 +340,7 @@ pub(super) enum Proof {
 pub(super) fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, check: Check) {
     let open = match proof {
         Proof::Shape => lane.kinds.contains(kind),
-        Proof::Word => lane.may_be_supported(kind),
+        Proof::Word => window.possible & kind.bit() != 0,
     };
     if open && check(window.chars) {
         take(lane, window, kind, proof);
@@ -315,6 +464,11 @@ fn one_case(lane: &Lane<'_>, window: &Window<'_>) -> bool {
 
 fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     use Kind::{CnRic, EsDni, EsNie, FiHetu, FrNir, InPan, ItCodiceFiscale, MxCurp, SgNric, SwiftBic, UkNino, UsMbi};
+    const LAST_OF_NINE: u64 = mask(&[8]);
+    const LAST_OF_TEN: u64 = mask(&[9]);
+    const LAST_OF_EIGHTEEN: u64 = mask(&[17]);
+    const SEVENTH: u64 = mask(&[6]);
+    const CENTURY_AND_CHECK: u64 = mask(&[6, 10]);
     const NINO: u64 = mask(&[0, 1, 8]);
     const FIRST_AND_LAST: u64 = mask(&[0, 8]);
     const PAN: u64 = mask(&[0, 1, 2, 3, 4, 9]);
@@ -329,12 +483,12 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     }
     let shape_fits = match chars.len() {
         8 => has(BIC),
-        9 => letters == NINO || letters == FIRST_AND_LAST || letters == mask(&[8]),
-        10 => letters == PAN || letters == mask(&[9]),
-        11 => has(BIC) || has(MBI) || letters & !mask(&[6, 10]) == 0,
-        15 => letters == mask(&[6]),
+        9 => letters == NINO || letters == FIRST_AND_LAST || letters == LAST_OF_NINE,
+        10 => letters == PAN || letters == LAST_OF_TEN,
+        11 => has(BIC) || has(MBI) || letters & !CENTURY_AND_CHECK == 0,
+        15 => letters == SEVENTH,
         16 => has(TAX_CODE),
-        18 => has(CURP) || letters == mask(&[17]),
+        18 => has(CURP) || letters == LAST_OF_EIGHTEEN,
         _ => false,
     };
     if !shape_fits || !one_case(lane, window) {
@@ -350,7 +504,7 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
                 shape_if(single || matches!(window.sizes, [2, 2, 2, 2, 1] | [2, 6, 1] | [8, 1] | [2, 7])),
             );
         }
-        9 if letters == mask(&[8]) && checksum::es_dni(chars) => {
+        9 if letters == LAST_OF_NINE && checksum::es_dni(chars) => {
             take(lane, window, EsDni, shape_if(single || matches!(window.sizes, [8, 1] | [2, 3, 3, 1] | [2, 3, 4])));
         }
         9 if letters == FIRST_AND_LAST => {
@@ -362,10 +516,10 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
             }
         }
         10 if letters == PAN && checksum::in_pan(chars) => take(lane, window, InPan, Proof::Word),
-        10 if letters == mask(&[9]) && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => {
+        10 if letters == LAST_OF_TEN && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => {
             take(lane, window, FiHetu, Proof::Shape);
         }
-        11 if single && matches!(chars[6], b'A'..=b'F' | b'U'..=b'Y') && letters & !mask(&[6, 10]) == 0 => {
+        11 if single && matches!(chars[6], b'A'..=b'F' | b'U'..=b'Y') && letters & !CENTURY_AND_CHECK == 0 => {
             let mut without_century = [0u8; 10];
             without_century[..6].copy_from_slice(&chars[..6]);
             without_century[6..].copy_from_slice(&chars[7..]);
@@ -417,6 +571,7 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
             end,
             before_size: 0,
             after_size: 0,
+            possible: lane.possible(start + word),
         };
         digits(lane, &window, Glue::Word);
         phone::judge_supported(lane, &window);

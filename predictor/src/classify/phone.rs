@@ -16,7 +16,9 @@ const NAME_BYTES: usize = 20;
 /// Judges a window of digits.
 pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     let len = window.chars.len();
-    if !lane.kinds.contains(Kind::Phone) || !(7..=16).contains(&len) {
+    // Windows come by where they begin: what ends in front of the last number's end is a part of it.
+    let part = window.end <= lane.context.last_end(Kind::Phone);
+    if part || !lane.kinds.contains(Kind::Phone) || !(7..=16).contains(&len) {
         return;
     }
     // What no layout can fit is most of a table of numbers.
@@ -34,7 +36,7 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 
 /// Takes a number of plausible length and layout if a word supports it.
 pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
-    if !NATIONAL.contains(&window.chars.len()) || !lane.may_be_supported(Kind::Phone) {
+    if !NATIONAL.contains(&window.chars.len()) || window.possible & Kind::Phone.bit() == 0 {
         return;
     }
     let (chars, sizes) = (window.chars, window.sizes);
@@ -165,29 +167,31 @@ const UNITS: Words<40> = Words::new([
 struct Words<const N: usize> {
     /// Small letters, sorted.
     words: [&'static [u8]; N],
-    /// Bit `n` is set where a word begins with the letter of that place in the alphabet: what most texts fail by.
-    initials: u32,
+    /// Where the words begin that begin with the letter of this place in the alphabet, or a later one.
+    first: [u8; 27],
 }
 
 impl<const N: usize> Words<N> {
     const fn new(words: [&'static [u8]; N]) -> Words<N> {
-        let (mut initials, mut at) = (0, 0);
-        while at < N {
-            initials |= 1 << (words[at][0] - b'a');
-            at += 1;
+        let (mut first, mut letter) = ([0; 27], 0);
+        while letter < 27 {
+            let mut at = 0;
+            while at < N && words[at][0] - b'a' < letter {
+                at += 1;
+            }
+            first[letter as usize] = at as u8;
+            letter += 1;
         }
-        Words { words, initials }
+        Words { words, first }
     }
 
     /// Whether `text` begins with one of the words, in either case.
     fn begin(&self, text: &[u8]) -> bool {
-        let Some(first) = text.first().map(u8::to_ascii_lowercase).filter(u8::is_ascii_lowercase) else { return false };
-        if self.initials >> (first - b'a') & 1 == 0 {
-            return false;
-        }
-        let from = self.words.partition_point(|word| word[0] < first);
-        let same = self.words[from..].iter().take_while(|word| word[0] == first);
-        same.into_iter().any(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
+        let Some(letter) = text.first().map(|first| (first | 0x20).wrapping_sub(b'a') as usize) else { return false };
+        let Some(&[from, to]) = self.first.get(letter..).and_then(<[u8]>::first_chunk) else { return false };
+        self.words[from as usize..to as usize]
+            .iter()
+            .any(|word| text.len() >= word.len() && text.iter().zip(*word).all(|(byte, letter)| byte | 0x20 == *letter))
     }
 }
 

@@ -1,7 +1,6 @@
 //! Runs of letters and digits, and what joins them: the raw material of the number lane.
 
-use super::classes::Edges;
-use super::kind::Kind;
+use super::classes::{Digits, Edges};
 use super::lane::Lane;
 use super::numbers::WINDOW_BYTES_MAX;
 
@@ -66,7 +65,10 @@ impl Runs {
         let chars = self.chars.len() as u32;
         let fits = end - start <= WINDOW_BYTES_MAX;
         if fits {
-            self.chars.extend(text[start..end].iter().map(u8::to_ascii_uppercase));
+            self.chars.extend_from_slice(&text[start..end]);
+            if shape != Shape::Digits {
+                self.chars[chars as usize..].make_ascii_uppercase();
+            }
         }
         self.sizes.push(if fits { (end - start) as u8 } else { u8::MAX });
         self.all.push(Run { start: start as u32, end: end as u32, chars, shape, gap: 0 });
@@ -120,16 +122,8 @@ fn uuid(text: &[u8], start: usize) -> Option<usize> {
         8 | 13 | 18 | 23 => *byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     });
-    fits.then_some(36)
-}
-
-/// Which runs are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Those with digits, and what may belong to the same identifier.
-    NearDigits,
-    /// Those of letters alone too.
-    Everywhere,
+    let ends = text.get(start + 36).is_none_or(|byte| !byte.is_ascii_alphanumeric());
+    (fits && ends).then_some(36)
 }
 
 /// How far in front of its first digit an identifier may begin, or end behind its last, in runs of one or two letters: `D E 8 9`, `23 94 D`.
@@ -144,19 +138,18 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
     runs.clear();
     lane.work(lane.text.len());
     let (text, classes) = (lane.text, lane.classes);
-    let reach = if lane.may_be_supported(Kind::SwiftBic) { Reach::Everywhere } else { Reach::NearDigits };
-    // The next digit, and where the identifier of the last one may end.
-    let (mut at, mut digit, mut tail) = (0, classes.next_digit(0), 0);
+    // Where the identifier of the last digit may end.
+    let (mut at, mut tail) = (0, 0);
     let mut edges = Edges::new(classes, 0);
     loop {
-        if digit < at {
-            digit = classes.next_digit(at);
-        }
-        if reach == Reach::NearDigits && at >= tail && digit > at + 2 * NEAR_DIGIT_BYTES {
+        if at >= tail {
+            let digit = classes.next_digit(at);
             if digit == text.len() {
                 return;
             }
-            edges.seek(word_start(text, digit - NEAR_DIGIT_BYTES, at));
+            if digit > at + 2 * NEAR_DIGIT_BYTES {
+                edges.seek(word_start(text, digit - NEAR_DIGIT_BYTES, at));
+            }
         }
         let start = edges.next();
         if start == text.len() {
@@ -165,8 +158,8 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
         let end = edges.next();
         at = end;
         let len = end - start;
-        let mixed = digit < end;
-        if mixed {
+        let digits = classes.digits_in(start, end);
+        if digits != Digits::None {
             tail = end + NEAR_DIGIT_BYTES;
         }
         if len == 8
@@ -177,17 +170,11 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
             edges.seek(at);
             continue;
         }
-        let capitals = || text[start..end].iter().all(u8::is_ascii_uppercase);
-        let shape = match len {
-            _ if mixed && digit == start && classes.next_no_digit(start) == end => Shape::Digits,
-            _ if mixed => Shape::Mixed,
-            1 | 2 => Shape::Letters,
-            8 | 11 if capitals() => Shape::Letters,
-            _ => continue,
-        };
-        let (shape, end) = match shape {
-            Shape::Mixed => extended(&text[start..end]).map_or((shape, end), |digits| (Shape::Digits, start + digits)),
-            Shape::Digits | Shape::Letters => (shape, end),
+        let (shape, end) = match digits {
+            Digits::All => (Shape::Digits, end),
+            Digits::Some => extended(&text[start..end]).map_or((Shape::Mixed, end), |digits| (Shape::Digits, start + digits)),
+            Digits::None if len <= 2 => (Shape::Letters, end),
+            Digits::None => continue,
         };
         runs.push(text, start, end, shape);
     }

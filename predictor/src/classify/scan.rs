@@ -22,10 +22,13 @@ use super::topics::Topics;
 use super::turn::Turn;
 use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 
-/// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
-pub const SLICE_BYTES: usize = 16 * 1024;
+/// Bytes of text that one step reads. About 50 us of work, below 500 us for texts made to be slow: other connections of the core wait no
+/// longer.
+pub const SLICE_BYTES: usize = 8 * 1024;
 /// Bytes a slice shares with the one before it, so that no identifier with its context falls between two.
 pub const SLICE_OVERLAP_BYTES: usize = 512;
+/// Bytes that the last slice of a piece may be longer.
+const REST_BYTES_MAX: usize = 1024;
 /// Bytes of prompt from which it is tagged `long-context`: about 8000 tokens of English.
 pub const LONG_CONTEXT_BYTES_MIN: usize = 32 * 1024;
 /// Bytes a cut may be moved to fall between words.
@@ -188,7 +191,9 @@ impl<'t> Scan<'_, 't> {
     pub fn step(&mut self) -> Progress {
         let Some(piece) = self.piece else { return Progress::Done };
         let start = self.at;
-        let end = cut(piece.text, start + SLICE_BYTES);
+        // A short rest is read along: it would cost a slice of its own, with what that shares with this one.
+        let rest = piece.text.len() - start;
+        let end = if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
         let next = if end < piece.text.len() { cut(piece.text, end - SLICE_OVERLAP_BYTES).max(start + 1) } else { end };
         let slice = Slice { text: piece.text, piece: self.pieces, start, end, next };
         if !self.scanner.kinds.is_empty() {
@@ -310,6 +315,7 @@ impl Scratch {
             context: &mut self.context,
             kinds: scanner.kinds,
             found: &mut self.found,
+            covered: 0,
         };
         run_lanes(&mut lane, &mut self.runs, &mut self.values);
         second_look(
@@ -330,11 +336,12 @@ impl Scratch {
             self.context.carry_to(plain.bytes, next);
         }
         keep_outermost(&mut self.found);
+        let before = self.findings.hits.len();
         for found in &self.found {
             let start = slice.start + plain.source(found.start as usize);
             let end = (slice.start + plain.source(found.end as usize)).min(slice.end);
             let hit = Hit { kind: found.kind, piece: slice.piece, start: start as u32, end: end as u32 };
-            if !slice.is_cut(start, end) && !seen(&self.findings, &hit, slice.start) {
+            if !slice.is_cut(start, end) && !seen(&self.findings.hits[..before], &hit, slice.start) {
                 self.findings.record(hit);
                 self.piece_kinds = self.piece_kinds.union(KindSet(hit.kind.bit()));
             }
@@ -457,6 +464,7 @@ impl Decoding<'_> {
             context: self.context,
             kinds: lane.kinds,
             found: self.found,
+            covered: 0,
         };
         run_lanes(&mut inner, self.runs, self.values);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
@@ -512,12 +520,14 @@ fn weak(kind: Kind) -> bool {
     kind == Kind::Phone || kind == Kind::GenericSecret
 }
 
-/// Whether a hit was recorded already, by the slice before.
-fn seen(findings: &Findings, hit: &Hit, slice_start: usize) -> bool {
-    let recent =
-        findings.hits.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
-    slice_start > 0
-        && recent
-            .take(SLICE_OVERLAP_BYTES)
-            .any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
+/// Whether a hit is among `recorded`, by the slice before.
+fn seen(recorded: &[Hit], hit: &Hit, slice_start: usize) -> bool {
+    if hit.start as usize > slice_start + SLICE_OVERLAP_BYTES + CUT_BYTES_MAX {
+        return false;
+    }
+    let overlapping =
+        recorded.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
+    overlapping
+        .take(SLICE_OVERLAP_BYTES)
+        .any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
 }
