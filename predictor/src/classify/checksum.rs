@@ -90,6 +90,10 @@ pub(super) fn us_ssn(text: &[u8]) -> bool {
 /// ITIN: 9xx, and a fourth and fifth digit that the IRS gives out (50-65, 70-88, 90-92, 94-99).
 pub(super) fn us_itin(text: &[u8]) -> bool {
     let group = pair(text, 3);
+    // 987-65-4320 to -4329 are set aside for advertisements.
+    if text.starts_with(b"98765432") {
+        return false;
+    }
     text.len() == 9 && digit(text, 0) == 9 && matches!(group, 50..=65 | 70..=88 | 90..=92 | 94..=99)
 }
 

@@ -61,7 +61,13 @@ const fn class(byte: u8) -> u8 {
     let alnum = digit | capital | small;
     let sign = (within(byte, b'!', 0x7f) | within(byte, 0xc0, 0xff)) & !alnum;
     let sextet = alnum | within(byte, b'+', b'+') | within(byte | 2, b'/', b'/') | within(byte, b'_', b'_');
-    alnum * ALNUM | digit * DIGIT | capital * CAPITAL | sign * SIGN | sextet * SEXTET
+    let verdicts = [(alnum, ALNUM), (digit, DIGIT), (capital, CAPITAL), (sign, SIGN), (sextet, SEXTET)];
+    let (mut class, mut at) = (0, 0);
+    while at < verdicts.len() {
+        class |= verdicts[at].0 * verdicts[at].1;
+        at += 1;
+    }
+    class
 }
 
 /// The lowest bit of each of 64 bytes.
@@ -75,13 +81,7 @@ fn gather(bytes: &[u8; BLOCK_BYTES], shift: u32) -> u64 {
 fn block(bytes: &[u8; BLOCK_BYTES]) -> Block {
     let classes = bytes.map(class);
     let bits = |class: u8| gather(&classes, class.trailing_zeros());
-    Block {
-        alnum: bits(ALNUM),
-        digits: bits(DIGIT),
-        capitals: bits(CAPITAL),
-        signs: bits(SIGN),
-        sextets: bits(SEXTET),
-    }
+    Block { alnum: bits(ALNUM), digits: bits(DIGIT), capitals: bits(CAPITAL), signs: bits(SIGN), sextets: bits(SEXTET) }
 }
 
 /// One bit for each of the first 64 bytes of `text` for which `test` gives 1.
@@ -149,7 +149,8 @@ impl Classes {
         let mut open = u64::MAX << (from % BLOCK_BYTES);
         for index in first..self.blocks.len().saturating_sub(1) {
             // Two blocks as one number: a row may go on in the next one.
-            let mut rows = u128::from(mask(&self.blocks[index])) | u128::from(mask(&self.blocks[index + 1])) << BLOCK_BYTES;
+            let mut rows =
+                u128::from(mask(&self.blocks[index])) | u128::from(mask(&self.blocks[index + 1])) << BLOCK_BYTES;
             for shift in doublings {
                 rows &= rows >> shift;
             }
@@ -231,7 +232,8 @@ impl<'a> Edges<'a> {
 
     fn of(&self, index: usize) -> u64 {
         let alnum = self.blocks.get(index).map_or(0, |block| block.alnum);
-        let before = index.checked_sub(1).and_then(|before| self.blocks.get(before)).map_or(0, |block| block.alnum >> 63);
+        let before =
+            index.checked_sub(1).and_then(|before| self.blocks.get(before)).map_or(0, |block| block.alnum >> 63);
         alnum ^ (alnum << 1 | before)
     }
 

@@ -115,6 +115,13 @@ impl Context {
             .map(|word| (word.start as usize, word.end as usize))
     }
 
+    /// The kinds of the words that begin within `start..end`.
+    pub(super) fn within(&self, start: usize, end: usize) -> u64 {
+        let from = self.words.partition_point(|word| (word.start as usize) < start);
+        let inside = self.words[from..].iter().take_while(|word| (word.start as usize) < end);
+        inside.fold(0, |kinds, word| kinds | word.kinds)
+    }
+
     /// The kinds that words near `start..end` support.
     pub(super) fn near(&mut self, start: usize, end: usize) -> u64 {
         self.prepare();

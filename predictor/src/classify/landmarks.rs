@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use super::classes::{Block, Classes, BLOCK_BYTES};
+use super::classes::{BLOCK_BYTES, Block, Classes};
 use super::context::WordAt;
 use super::kind::KindSet;
 use super::words::{Ending, TABLE};
@@ -24,6 +24,8 @@ pub(super) enum Meaning {
     Digit(spelled::Word),
     /// Something that stands for `@` or a dot.
     Disguise,
+    /// A word that says that something stands backwards.
+    Reversed,
 }
 
 /// A landmark in a text.
@@ -33,6 +35,36 @@ pub(super) struct Landmark {
     pub(super) end: u32,
     pub(super) meaning: Meaning,
 }
+
+/// Words that say that something stands backwards.
+const REVERSED: [&str; 26] = [
+    "backward",
+    "reversed",
+    "in reverse",
+    "mirror",
+    "right to left",
+    "rückwärts",
+    "umgekehrt",
+    "à l'envers",
+    "al revés",
+    "al reves",
+    "al rovescio",
+    "al contrario",
+    "ao contrário",
+    "achterstevoren",
+    "wspak",
+    "od tyłu",
+    "baklänges",
+    "наоборот",
+    "задом наперёд",
+    "倒着",
+    "倒序",
+    "反过来",
+    "逆順",
+    "逆から",
+    "거꾸로",
+    "tersten",
+];
 
 /// What a string is to the lanes.
 #[derive(Debug, Clone, Copy)]
@@ -88,7 +120,13 @@ impl Entry {
         match (self.role, self.lead) {
             (Role::Mark(Meaning::Prefix(_)), _) if here != &*self.text => None,
             (_, Lead::Space) => at.checked_sub(1).filter(|before| text[*before] == b' '),
-            (Role::Word(_, Ending::Whole), Lead::Anything) => ends(text, at, at + here.len()).then_some(at),
+            (Role::Word(_, Ending::Whole), Lead::Anything) => {
+                // A number of something is a count.
+                let counts = here.len() >= 6
+                    && here[here.len() - 6..].eq_ignore_ascii_case(b"number")
+                    && text[at + here.len()..].starts_with(b" of ");
+                (ends(text, at, at + here.len()) && !counts).then_some(at)
+            }
             (Role::Word(_, Ending::Open) | Role::Mark(_), Lead::Anything) => Some(at),
         }
     }
@@ -229,6 +267,7 @@ impl Landmarks {
         secrets::prefixes().for_each(|(index, prefix)| add(Role::Mark(Meaning::Prefix(index)), prefix));
         spelled::words().for_each(|(word, text)| add(Role::Mark(Meaning::Digit(word)), text));
         mail::marks().for_each(|text| add(Role::Mark(Meaning::Disguise), text));
+        REVERSED.iter().for_each(|text| add(Role::Mark(Meaning::Reversed), text));
         for (row_kinds, ending, words) in TABLE {
             let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds.0;
             if mask != 0 {
@@ -254,13 +293,7 @@ impl Landmarks {
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
-    pub(super) fn find(
-        &self,
-        text: &[u8],
-        classes: &Classes,
-        marks: &mut Vec<Landmark>,
-        words: &mut Vec<WordAt>,
-    ) {
+    pub(super) fn find(&self, text: &[u8], classes: &Classes, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         marks.clear();
         words.clear();
         let mut before = Before::default();

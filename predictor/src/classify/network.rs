@@ -132,7 +132,7 @@ fn colons(lane: &mut Lane<'_>, at: usize, floor: usize) -> usize {
     next
 }
 
-/// Six pairs with one kind of separator, neither all zeros nor all ones.
+/// Six pairs with one kind of separator, neither all zeros nor all ones. Six pairs of decimal digits and dashes are dates and draws.
 fn hardware(token: &[u8]) -> bool {
     token.len() == 17
         && token
@@ -140,6 +140,7 @@ fn hardware(token: &[u8]) -> bool {
             .enumerate()
             .all(|(at, byte)| if at % 3 == 2 { *byte == token[2] } else { byte.is_ascii_hexdigit() })
         && matches!(token[2], b':' | b'-')
+        && (token[2] == b':' || token.iter().any(u8::is_ascii_alphabetic))
         && !token.eq_ignore_ascii_case(b"ff:ff:ff:ff:ff:ff")
         && token != b"00:00:00:00:00:00"
 }

@@ -155,6 +155,8 @@ fn hex(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0u32, |sum, byte| Some(sum.checked_mul(16)? + char::from(*byte).to_digit(16)?))
 }
 
+/// What a character is read as.
+#[derive(Debug, Clone, Copy)]
 enum Form {
     Byte(u8),
     Nothing,

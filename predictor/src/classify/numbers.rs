@@ -108,7 +108,8 @@ const BANK_CODE_BYTES: [usize; 2] = [8, 11];
 /// Looks for bank identifier codes that are letters alone, where a word may support one: rows of capitals, which are rare.
 fn bank_codes(lane: &mut Lane<'_>) {
     let mut next = 0;
-    while let Some(start) = lane.classes.next_capitals(next).filter(|_| lane.may_be_supported_somewhere(Kind::SwiftBic)) {
+    while let Some(start) = lane.classes.next_capitals(next).filter(|_| lane.may_be_supported_somewhere(Kind::SwiftBic))
+    {
         let end = lane.classes.next_no_capital(start);
         next = end;
         let apart = !lane.before(start).is_ascii_alphanumeric() && !lane.byte(end).is_ascii_alphanumeric();
@@ -557,6 +558,7 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
     if (7..=16).contains(&text.len()) && lane.wants(KindSet(Kind::Passport.bit() | Kind::UsDriverLicense.bit())) {
         tokens::licence(lane, start, end);
     }
+    cards::glued(lane, start, end);
     let word = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     let tail = &text[word..];
     if word >= 2 && (7..=19).contains(&tail.len()) && tail.iter().all(u8::is_ascii_digit) {

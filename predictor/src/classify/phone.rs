@@ -232,9 +232,8 @@ fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
     if window.dotted() && window.sizes.len() == 2 {
         return false;
     }
-    let grouped =
-        window.sizes.len() >= 3 && chars.starts_with(b"00") && chars[2] != b'0' && (11..=16).contains(&chars.len());
-    if grouped && window.before_size == 0 {
+    let grouped = window.sizes.len() >= 3 && chars.starts_with(b"00") && (11..=16).contains(&chars.len());
+    if grouped && window.before_size == 0 && !in_code(lane, window.start) && dials_out(window) {
         return true;
     }
     let known = match chars {
@@ -243,6 +242,35 @@ fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
         _ => INTERNATIONAL.contains(&chars.len()),
     };
     known && plus(lane, window).is_some()
+}
+
+/// Whether the group at `start` is a part of a longer code: `SN4C-0078-1123`.
+fn in_code(lane: &Lane<'_>, start: usize) -> bool {
+    let joined = matches!(lane.before(start), b'-' | b'/' | b'_' | b'.') && start > 0;
+    joined && matches!(lane.before(start - 1), b'0'..=b'9' | b'A'..=b'Z')
+}
+
+/// Whether the digits behind 00 begin with a country code (ITU-T E.164), and its group, where it stands alone, is no shorter.
+fn dials_out(window: &Window<'_>) -> bool {
+    let digits = &window.chars[2..];
+    let code = match &digits[..3] {
+        [b'1' | b'7', ..] => 1,
+        [b'2', b'0' | b'7', _]
+        | [b'3', b'0'..=b'4' | b'6' | b'9', _]
+        | [b'4', b'0' | b'1' | b'3'..=b'9', _]
+        | [b'5', b'1'..=b'8', _]
+        | [b'6', b'0'..=b'6', _]
+        | [b'8', b'1' | b'2' | b'4' | b'6', _]
+        | [b'9', b'0'..=b'5' | b'8', _] => 2,
+        [b'0', ..] => return false,
+        _ => 3,
+    };
+    let group = match window.sizes {
+        [2, code, ..] => *code as usize,
+        [first, ..] => *first as usize - 2,
+        [] => 0,
+    };
+    group >= code
 }
 
 /// Ten digits with an area code and an exchange that the North American plan can give out.
@@ -290,7 +318,7 @@ fn national(lane: &Lane<'_>, window: &Window<'_>) -> bool {
         // Russia: 8 916 123-45-67. China: 138-1234-5678.
         [1, 3, 3, 2, 2] => chars.starts_with(b"8") && window.before_size == 0,
         [3, 4, 4] if chars[0] == b'1' && chars[1] >= b'3' => !window.dotted() && window.before_size == 0,
-        _ => trunk(window),
+        _ => trunk(window) && !in_code(lane, window.start),
     }
 }
 

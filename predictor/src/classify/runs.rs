@@ -108,6 +108,7 @@ const JOINS: [u8; 256] = {
             b'.' => DOT,
             b'/' | b'(' | b')' | b'_' => OTHER,
             b',' | b'|' | b'*' | b'+' | b'"' | b'\'' | b'\n' | b'\r' | b'\t' | b':' | b';' | b'~' | b'#' => LIST,
+            b'[' | b']' | b'{' | b'}' | b'<' | b'>' => LIST,
             _ => 0,
         };
         byte += 1;
@@ -172,7 +173,9 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
         }
         let (shape, end) = match digits {
             Digits::All => (Shape::Digits, end),
-            Digits::Some => extended(&text[start..end]).map_or((Shape::Mixed, end), |digits| (Shape::Digits, start + digits)),
+            Digits::Some => {
+                extended(&text[start..end]).map_or((Shape::Mixed, end), |digits| (Shape::Digits, start + digits))
+            }
             Digits::None if len <= 2 => (Shape::Letters, end),
             Digits::None => continue,
         };
@@ -193,8 +196,11 @@ fn extended(run: &[u8]) -> Option<usize> {
 
 /// The separators in `between`; 0 when it is too long or holds something else.
 fn gap(between: &[u8]) -> u8 {
-    if let [byte] = between {
-        return joins(*byte);
+    match between {
+        [byte] => return joins(*byte),
+        // A dash at the end of a line goes on with the number.
+        b"-\n" => return DASH,
+        _ => {}
     }
     if between.len() > LIST_GAP_BYTES_MAX {
         return 0;

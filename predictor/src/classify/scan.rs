@@ -10,7 +10,7 @@ use super::encoded;
 use super::examples::Bag;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
-use super::landmarks::Landmark;
+use super::landmarks::{Landmark, Meaning};
 use super::lane::{Found, Lane};
 use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
@@ -193,7 +193,8 @@ impl<'t> Scan<'_, 't> {
         let start = self.at;
         // A short rest is read along: it would cost a slice of its own, with what that shares with this one.
         let rest = piece.text.len() - start;
-        let end = if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
+        let end =
+            if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
         let next = if end < piece.text.len() { cut(piece.text, end - SLICE_OVERLAP_BYTES).max(start + 1) } else { end };
         let slice = Slice { text: piece.text, piece: self.pieces, start, end, next };
         if !self.scanner.kinds.is_empty() {
@@ -429,7 +430,8 @@ struct Decoding<'a> {
     found: &'a mut Vec<Found>,
 }
 
-/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token.
+/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token. What is said to stand
+/// backwards is turned round.
 fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_>) {
     let text = lane.text;
     lane.work(2 * text.len());
@@ -446,15 +448,49 @@ fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_
         decoding.bytes.extend_from_slice(digits);
         decoding.scan(lane, scanner, start, end);
     });
+    let mut done = 0;
+    for mark in marks.iter().filter(|mark| mark.meaning == Meaning::Reversed) {
+        let start = done.max((mark.start as usize).saturating_sub(REVERSED_BEFORE_BYTES));
+        let end = text.len().min(mark.end as usize + REVERSED_BEHIND_BYTES);
+        if start < end {
+            decoding.turn_round(lane, scanner, start, end);
+            done = end;
+        }
+    }
 }
+
+/// How far in front of a word such as "backwards" a thing may stand that is meant, and how far behind.
+const REVERSED_BEFORE_BYTES: usize = 64;
+const REVERSED_BEHIND_BYTES: usize = 128;
 
 impl Decoding<'_> {
     /// Scans the decoded bytes of `start..end`. The words around it count inside, too.
     fn scan(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
-        lane.work(end - start);
+        let words = lane.context.near(start, end);
+        self.read(lane, scanner, words);
+        let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
+        for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
+            lane.take(kind, start, end);
+        }
+    }
+
+    /// Scans the bytes of `start..end` from the last to the first.
+    fn turn_round(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
+        self.bytes.clear();
+        self.bytes.extend(lane.text[start..end].iter().rev());
+        let words = lane.context.near(start, end) | lane.context.within(start, end);
+        self.read(lane, scanner, words);
+        for found in self.found.iter() {
+            lane.take(found.kind, end - found.end as usize, end - found.start as usize);
+        }
+    }
+
+    /// Runs the lanes over the decoded bytes, where the words of `words` stand near everything.
+    fn read(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, words: u64) {
+        lane.work(self.bytes.len());
         self.found.clear();
         self.context.start_piece();
-        self.context.set_outer(lane.context.near(start, end));
+        self.context.set_outer(words);
         self.classes.read(self.bytes);
         scanner.landmarks.find(self.bytes, self.classes, self.marks, &mut self.context.words);
         let mut inner = Lane {
@@ -467,10 +503,6 @@ impl Decoding<'_> {
             covered: 0,
         };
         run_lanes(&mut inner, self.runs, self.values);
-        let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
-        for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
-            lane.take(kind, start, end);
-        }
     }
 }
 
@@ -489,7 +521,10 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
 fn keep_outermost(found: &mut Vec<Found>) {
     // By where they begin, the longest first, the weak last: in one number, as there may be many. A slice is far shorter than 2^24.
     found.sort_unstable_by_key(|find| {
-        u64::from(find.start) << 40 | u64::from(0xff_ffff - find.end) << 16 | u64::from(weak(find.kind)) << 8 | find.kind as u64
+        u64::from(find.start) << 40
+            | u64::from(0xff_ffff - find.end) << 16
+            | u64::from(weak(find.kind)) << 8
+            | find.kind as u64
     });
     let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {

@@ -38,7 +38,8 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     // Most words end here: a country and a check digit, or the next group, must follow each other.
     let Some([first, second, third]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return };
     let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];
-    let close = if second.is_ascii_alphabetic() { third.is_ascii_digit() || joins(*third) != 0 } else { joins(*second) != 0 };
+    let close =
+        if second.is_ascii_alphabetic() { third.is_ascii_digit() || joins(*third) != 0 } else { joins(*second) != 0 };
     if !close || second.is_ascii_alphabetic() && checksum::iban_len(country).is_none() {
         return;
     }
