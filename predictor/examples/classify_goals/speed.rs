@@ -124,7 +124,12 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         });
     }
     // Between two turns the other requests of the thread go on.
-    rows.push(Row::at_most("longest turn of a long prompt, the worst text made to be slow", 500.0, longest * 1e6, " us"));
+    rows.push(Row::at_most(
+        "longest turn of a long prompt, the worst text made to be slow",
+        500.0,
+        longest * 1e6,
+        " us",
+    ));
     Ok(rows)
 }
 

@@ -28,6 +28,7 @@ mod findings;
 mod kind;
 mod landmarks;
 mod lane;
+mod layout;
 mod mail;
 mod memory;
 mod network;

@@ -11,6 +11,7 @@ use super::cards;
 use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
+use super::layout::{Layout, promising};
 use super::phone;
 use super::runs::{DASH, DOT, LIST, OTHER, Run, Runs, SPACE, Shape, cut};
 use super::tokens;
@@ -138,7 +139,7 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
     let before_size = if first > cluster.start { digits_of(first - 1) } else { 0 };
     let start = all[first].start as usize;
     let (marked, possible) = (marked(lane, start), lane.possible(start));
-    let (mut len, mut seps, mut mixed, mut layout) = (0usize, 0u8, false, Layout::EMPTY);
+    let (mut len, mut seps, mut letters, mut layout) = (0usize, 0u8, false, Layout::EMPTY);
     for last in first..cluster.end.min(first + WINDOW_RUNS_MAX) {
         let run = &all[last];
         len += run.len();
@@ -149,150 +150,38 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
         if last > first {
             seps |= all[last - 1].gap;
         }
-        mixed |= run.shape != Shape::Digits;
+        letters |= run.shape != Shape::Digits;
         let sizes = runs.sizes(first..last + 1);
         // Inside a card or an IBAN nothing else is of interest.
-        let open = if run.end as usize <= lane.covered {
-            false
-        } else if mixed {
-            matches!(len, 8..=11 | 15 | 16 | 18)
-        } else {
-            len >= WINDOW_BYTES_MIN
-                && (marked || promising(possible, runs.chars(first, len), layout))
-                && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start))
-        };
-        if !open {
+        let end = run.end as usize;
+        if end <= lane.covered || len < WINDOW_BYTES_MIN {
             continue;
         }
         let chars = runs.chars(first, len);
-        let after_size = digits_of(last + 1);
-        let letters = if mixed { letters_of(chars) } else { 0 };
-        lane.work(4);
-        judge(
-            lane,
-            &Window { chars, letters, sizes, seps, start, end: run.end as usize, before_size, after_size, possible },
-        );
-    }
-}
-
-/// The sizes of the runs of a window, four bits each. A run of more than 14 characters counts as one of 15.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Layout(u32);
-
-impl Layout {
-    const EMPTY: Layout = Layout(0);
-
-    const fn and(self, size: usize) -> Layout {
-        Layout(self.0 << 4 | if size < 15 { size as u32 } else { 15 })
-    }
-
-    const fn of(sizes: &[u8]) -> Layout {
-        let (mut layout, mut at) = (Layout::EMPTY, 0);
-        while at < sizes.len() {
-            layout = layout.and(sizes[at] as usize);
-            at += 1;
+        let window =
+            |letters, after_size| Window { chars, letters, sizes, seps, start, end, before_size, after_size, possible };
+        if letters {
+            if matches!(len, 8..=11 | 15 | 16 | 18) {
+                lane.work(4);
+                mixed(lane, &window(letters_of(chars), digits_of(last + 1)));
+            }
+            continue;
         }
-        layout
-    }
-
-    /// The bit of the layout in [`SHAPE_BITS`].
-    const fn bit(self) -> (usize, u64) {
-        let bit = self.0.wrapping_mul(0x9e37_79b1) >> 24;
-        (bit as usize / 64, 1 << (bit % 64))
-    }
-
-    /// Whether the layout is one of [`SHAPES`].
-    fn is_known(self) -> bool {
-        let (word, bit) = self.bit();
-        SHAPE_BITS[word] & bit != 0 && SHAPES.contains(&self)
+        let open = promising(possible, chars, layout);
+        if (open || marked) && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start)) {
+            lane.work(4);
+            let window = window(0, digits_of(last + 1));
+            if open {
+                digits(lane, &window, Glue::Apart);
+            }
+            phone::judge(lane, &window);
+        }
     }
 }
 
 /// What the place of a window says: whether a telephone number is marked there, by a sign in front or a 0.
 fn marked(lane: &Lane<'_>, start: usize) -> bool {
     lane.text[start] == b'0' || matches!(lane.before(start), b'+' | b'(')
-}
-
-/// Whether digits laid out like this can be an identifier at all, where none is marked. This is asked of every window of a table of
-/// numbers, and most are closed here: no word of the slice supports a kind of this length, and no kind is known by such a layout.
-fn promising(possible: u64, chars: &[u8], layout: Layout) -> bool {
-    let single = layout.0 <= 15;
-    possible & WORD_KINDS[chars.len()] != 0
-        || single
-        || layout.is_known()
-        || (chars.len() == 15 && matches!(chars[0], b'1' | b'2'))
-        || (chars.len() == 18 && matches!(&chars[6..8], b"19" | b"20"))
-}
-
-/// Layouts that are proof of themselves, or with a check digit, where the first digit is not 0: national numbers, telephone numbers, cards.
-const SHAPES: [Layout; 23] = [
-    Layout::of(&[3, 2, 4]),
-    Layout::of(&[6, 4]),
-    Layout::of(&[3, 3, 3, 2]),
-    Layout::of(&[2, 2, 2, 3, 2]),
-    Layout::of(&[3, 4, 4, 2]),
-    Layout::of(&[6, 7]),
-    Layout::of(&[3, 3, 4]),
-    Layout::of(&[1, 3, 3, 4]),
-    Layout::of(&[1, 3, 3, 2, 2]),
-    Layout::of(&[3, 4, 4]),
-    Layout::of(&[4, 4, 4]),
-    Layout::of(&[4, 4, 4, 4]),
-    Layout::of(&[4, 4, 4, 4, 3]),
-    Layout::of(&[4, 4, 4, 1]),
-    Layout::of(&[4, 4, 4, 2]),
-    Layout::of(&[4, 4, 4, 3]),
-    Layout::of(&[4, 6, 5]),
-    Layout::of(&[4, 6, 4]),
-    Layout::of(&[6, 13]),
-    Layout::of(&[8, 8]),
-    Layout::of(&[4, 12]),
-    Layout::of(&[6, 10]),
-    Layout::of(&[2; 8]),
-];
-
-/// Most layouts are told by one bit that they are none of the shapes.
-const SHAPE_BITS: [u64; 4] = {
-    let (mut table, mut at) = ([0; 4], 0);
-    while at < SHAPES.len() {
-        let (word, bit) = SHAPES[at].bit();
-        table[word] |= bit;
-        at += 1;
-    }
-    table
-};
-
-/// For each number of digits, the kinds that a word beside them can make of them.
-const WORD_KINDS: [u64; WINDOW_BYTES_MAX + 1] = {
-    use Kind::{
-        AuTfn, BeNn, BrCpf, CaSin, ChAhv, CreditCard, DeSteuerId, InAadhaar, KrRrn, NlBsn, Passport, Phone, PlPesel,
-        SePersonnummer, UkNhs, UsDriverLicense, UsItin, UsRouting, UsSsn, ZaId,
-    };
-    let mut table = [0; WINDOW_BYTES_MAX + 1];
-    let mut len = 0;
-    while len < table.len() {
-        table[len] = match len {
-            7 | 8 => bits(&[UsDriverLicense, Phone]),
-            9 => bits(&[UsSsn, UsItin, CaSin, AuTfn, NlBsn, UsRouting, Passport, UsDriverLicense, Phone]),
-            10 => bits(&[UkNhs, SePersonnummer, Phone]),
-            11 => bits(&[DeSteuerId, PlPesel, BrCpf, BeNn, Phone]),
-            12 => bits(&[InAadhaar, SePersonnummer, CreditCard, Phone]),
-            13 => bits(&[ZaId, ChAhv, KrRrn, CreditCard]),
-            14..=19 => bits(&[CreditCard]),
-            _ => 0,
-        };
-        len += 1;
-    }
-    table
-};
-
-const fn bits(kinds: &[Kind]) -> u64 {
-    let (mut bits, mut at) = (0, 0);
-    while at < kinds.len() {
-        bits |= kinds[at].bit();
-        at += 1;
-    }
-    bits
 }
 
 /// Which characters are letters, one bit each.
@@ -325,7 +214,8 @@ fn spelled(lane: &mut Lane<'_>, runs: &Runs, end: usize, first: usize) {
         after_size: 0,
         possible: lane.possible(runs.all[first].start as usize),
     };
-    judge(lane, &window);
+    digits(lane, &window, Glue::Apart);
+    phone::judge(lane, &window);
 }
 
 /// How much a window must have going for it.
@@ -357,15 +247,6 @@ pub(super) fn take(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: 
 
 pub(super) fn shape_if(proven: bool) -> Proof {
     if proven { Proof::Shape } else { Proof::Word }
-}
-
-fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
-    if window.letters == 0 {
-        digits(lane, window, Glue::Apart);
-        phone::judge(lane, window);
-    } else {
-        mixed(lane, window);
-    }
 }
 
 /// A checksum over digits.

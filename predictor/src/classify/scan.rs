@@ -22,9 +22,9 @@ use super::topics::Topics;
 use super::turn::Turn;
 use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 
-/// Bytes of text that one step reads. About 50 us of work, below 500 us for texts made to be slow: other connections of the core wait no
+/// Bytes of text that one step reads. About 25 us of work, below 500 us for texts made to be slow: other connections of the core wait no
 /// longer.
-pub const SLICE_BYTES: usize = 8 * 1024;
+pub const SLICE_BYTES: usize = 4 * 1024;
 /// Bytes a slice shares with the one before it, so that no identifier with its context falls between two.
 pub const SLICE_OVERLAP_BYTES: usize = 512;
 /// Bytes that the last slice of a piece may be longer.
