@@ -163,16 +163,7 @@ impl Plan {
     ) -> Self {
         let accounts = Accounts::default().of(&snapshot);
         let waiting = WaitingCounts::of(&snapshot.pools);
-        Self {
-            snapshot,
-            endpoints,
-            worker_sets,
-            taggers: Vec::new(),
-            exact: Vec::new(),
-            accounts,
-            waiting,
-            providers,
-        }
+        Self { snapshot, endpoints, worker_sets, taggers: Vec::new(), exact: Vec::new(), accounts, waiting, providers }
     }
 }
 

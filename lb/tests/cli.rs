@@ -320,7 +320,10 @@ fn classify_judges_by_the_classifiers_of_documents_and_asks_no_service() {
             "tone",
             "{ type: Examples, tags: [{ tag: angry, positive: [this is an outrage, I am furious with you, never again you crooks], negative: [thank you so much, could you help me please, lovely weather today] }] }",
         ),
-        document("toxic", "{ type: HTTP, onError: AddTag, tags: [{ tag: toxic }], http: { url: 'http://127.0.0.1:9/' } }"),
+        document(
+            "toxic",
+            "{ type: HTTP, onError: AddTag, tags: [{ tag: toxic }], http: { url: 'http://127.0.0.1:9/' } }",
+        ),
     ];
     let config = write(folder.path(), "classifiers.yaml", &set.concat());
     let prompt = "Status of Project Heron, see CN-2041. I am furious, this is an outrage. Card 4111 1111 1111 1111";
@@ -328,7 +331,11 @@ fn classify_judges_by_the_classifiers_of_documents_and_asks_no_service() {
     let output = kinference(&["ctl", "classify", "-f", &config, &file]);
     let stdout = text(&output.stdout);
     let tags = stdout.lines().next().unwrap_or_default();
-    assert!(["merger", "case-number", "angry"].iter().all(|tag| tags.contains(tag)), "{stdout}{}", text(&output.stderr));
+    assert!(
+        ["merger", "case-number", "angry"].iter().all(|tag| tags.contains(tag)),
+        "{stdout}{}",
+        text(&output.stderr)
+    );
     assert!(!tags.contains("pii") && !tags.contains("toxic"), "only what the documents ask for: {stdout}");
     assert!(stdout.contains("not asked, as it is a service: default/toxic"), "{stdout}");
     let rows = write(folder.path(), "rows.jsonl", "{\"text\":\"hello\"}\n");

@@ -182,7 +182,8 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
         }
         ClassifierType::Keywords => {
             for (i, tag) in spec.tags.iter().enumerate() {
-                for (field, words) in [("any", &tag.any), ("all", &tag.all)].into_iter().filter(|(_, w)| !w.is_empty()) {
+                for (field, words) in [("any", &tag.any), ("all", &tag.all)].into_iter().filter(|(_, w)| !w.is_empty())
+                {
                     let (tag, words) = (tag.tag.clone(), words.clone());
                     let (quorum, boundary) = (Quorum::Any(1), Boundary::Word);
                     let builtin = Builtin::Keywords(KeywordsSpec { tag, words, quorum, boundary, scopes: Scopes::ALL });
@@ -215,7 +216,9 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
             ClassifierKind::Regex { tags: tags.collect() }
         }
         ClassifierType::Examples => {
-            for (i, tag) in spec.tags.iter().enumerate().filter(|(_, t)| !t.positive.is_empty() && !t.negative.is_empty()) {
+            for (i, tag) in
+                spec.tags.iter().enumerate().filter(|(_, t)| !t.positive.is_empty() && !t.negative.is_empty())
+            {
                 let (tag, positive, negative) = (tag.tag.clone(), tag.positive.clone(), tag.negative.clone());
                 let builtin = Builtin::Examples(ExamplesSpec { tag, positive, negative, scopes: Scopes::ALL });
                 let side = |field: &str| if field.starts_with("positive") { "positive" } else { "negative" };
@@ -243,12 +246,7 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
 
 /// What of the tag at `index` is more than a classifier can hold: too many words, patterns or sentences, or too long ones. `field` names the
 /// document's field for that of the compiler.
-fn oversize(
-    c: &Checked,
-    index: usize,
-    builtin: &Builtin,
-    field: impl Fn(&str) -> &'static str,
-) -> Option<Diagnostic> {
+fn oversize(c: &Checked, index: usize, builtin: &Builtin, field: impl Fn(&str) -> &'static str) -> Option<Diagnostic> {
     let error = builtin.check().err()?;
     let path = Path::spec().key("tags").index(index);
     if error.field == "tag" {

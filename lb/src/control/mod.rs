@@ -242,7 +242,10 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
 fn taggers(snapshot: &config::Snapshot, before: &[Tagger]) -> Vec<Tagger> {
     let (taggers, faults) = Tagger::for_pools(snapshot, before);
     for (pool, why) in faults {
-        journal::error("a classifier does not compile; every prompt counts as unread", &[("pool", pool), ("why", &why)]);
+        journal::error(
+            "a classifier does not compile; every prompt counts as unread",
+            &[("pool", pool), ("why", &why)],
+        );
     }
     taggers
 }

@@ -53,7 +53,10 @@ pub(crate) struct Active {
 impl Tagger {
     /// The classifiers of each pool, in its order. What one of `before`, or an earlier pool, has compiled is not compiled again: plans are
     /// made anew whenever a name resolves to other addresses. The texts are why classifiers do not compile, with their pools.
-    pub(crate) fn for_pools<'s>(snapshot: &'s Snapshot, before: &[Tagger]) -> (Vec<Tagger>, Vec<(&'s ResourceId, String)>) {
+    pub(crate) fn for_pools<'s>(
+        snapshot: &'s Snapshot,
+        before: &[Tagger],
+    ) -> (Vec<Tagger>, Vec<(&'s ResourceId, String)>) {
         let (mut taggers, mut faults) = (Vec::with_capacity(snapshot.pools.len()), Vec::new());
         for pool in &snapshot.pools {
             let known: Vec<&Active> = before.iter().chain(&taggers).filter_map(Tagger::active).collect();
