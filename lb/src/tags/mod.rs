@@ -242,3 +242,51 @@ fn scope_of(scope: ConfigScope) -> Scope {
         ConfigScope::Tool => Scope::Tool,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use config::{Lookup, SourceFile};
+
+    use super::*;
+
+    /// Two pools whose rules ask for the tag of one word.
+    fn snapshot(word: &str) -> Snapshot {
+        let documents = [
+            ("InferenceWorkerSet", "w", "{model: {name: m}, endpoints: [{address: 10.0.0.1, port: 1}]}"),
+            ("InferenceClassifier", "c", &format!("{{type: Keywords, tags: [{{tag: merger, any: [{word}]}}]}}")),
+            (
+                "InferencePolicy",
+                "p",
+                "{rules: [{name: r, matches: [{tags: [merger]}], deny: {status: 403, code: no, message: No.}}]}",
+            ),
+            ("InferencePool", "one", "{destinations: [{kind: InferenceWorkerSet, name: w}], policyRef: [{name: p}]}"),
+            ("InferencePool", "two", "{destinations: [{kind: InferenceWorkerSet, name: w}], policyRef: [{name: p}]}"),
+        ];
+        let document = |(kind, name, spec): (&str, &str, &str)| {
+            format!(
+                "{{apiVersion: kinference.buoyant.io/v1alpha1, kind: {kind}, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
+            )
+        };
+        let bytes = documents.map(document).concat().into_bytes();
+        let files = [SourceFile { name: "set.yaml".into(), bytes }];
+        config::load(&files, &Lookup::Skip).expect("a valid set").snapshot
+    }
+
+    fn scanner_of_pool(tagger: &Tagger) -> &Arc<Scanner> {
+        &tagger.active().expect("the rule asks for a tag").scanner
+    }
+
+    #[test]
+    fn what_is_compiled_is_shared_by_pools_and_plans_until_it_changes() {
+        let set = snapshot("heron");
+        let (first, faults) = Tagger::for_pools(&set, &[]);
+        assert!(faults.is_empty());
+        assert!(Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&first[1])), "two pools, one scanner");
+        let again = snapshot("heron");
+        let (again, _) = Tagger::for_pools(&again, &first);
+        assert!(Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&again[0])), "a plan made anew");
+        let changed = snapshot("egret");
+        let (changed, _) = Tagger::for_pools(&changed, &again);
+        assert!(!Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&changed[0])), "another word");
+    }
+}
