@@ -26,6 +26,7 @@ mod lint;
 mod rules;
 mod subjects;
 
+pub use classifiers::example_accuracies;
 pub(crate) use lint::unknown_tags;
 pub(crate) use rules::{api, streaming};
 

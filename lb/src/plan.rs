@@ -156,22 +156,17 @@ impl Deref for LocalPlan {
 }
 
 impl Plan {
-    /// Joins a snapshot and its endpoints, and compiles its classifiers; no tokenizer is in force yet. The texts say which do not compile.
+    /// Joins a snapshot and its endpoints; no classifier and no tokenizer is in force yet.
     #[must_use]
     pub(crate) fn new(
         snapshot: Arc<Snapshot>,
         endpoints: Vec<Option<Arc<EndpointSpec>>>,
         worker_sets: Vec<Vec<EndpointId>>,
         providers: Vec<Option<EndpointId>>,
-    ) -> (Self, Vec<String>) {
-        let (taggers, faults): (Vec<_>, Vec<_>) =
-            snapshot.pools.iter().map(|pool| Tagger::for_pool(&snapshot, pool)).unzip();
+    ) -> Self {
         let accounts = Accounts::default().of(&snapshot);
         let waiting = WaitingCounts::of(&snapshot.pools);
-        (
-            Self { snapshot, endpoints, worker_sets, taggers, exact: Vec::new(), accounts, waiting, providers },
-            faults.into_iter().flatten().collect(),
-        )
+        Self { snapshot, endpoints, worker_sets, taggers: Vec::new(), exact: Vec::new(), accounts, waiting, providers }
     }
 }
 

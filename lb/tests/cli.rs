@@ -306,6 +306,62 @@ fn classify_shows_kinds_and_places_and_never_the_text() {
 }
 
 #[test]
+fn classify_judges_by_the_classifiers_of_documents_and_asks_no_service() {
+    let folder = tempfile::tempdir().unwrap();
+    let document = |name: &str, spec: &str| {
+        format!(
+            "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceClassifier\nmetadata: {{ name: {name} }}\nspec: {spec}\n---\n"
+        )
+    };
+    let set = [
+        document("words", "{ type: Keywords, tags: [{ tag: merger, any: [project heron] }] }"),
+        document("codes", "{ type: Regex, tags: [{ tag: case-number, patterns: ['CN-[0-9]{4}'] }] }"),
+        document(
+            "tone",
+            "{ type: Examples, tags: [{ tag: angry, positive: [this is an outrage, I am furious with you, never again you crooks], negative: [thank you so much, could you help me please, lovely weather today] }] }",
+        ),
+        document(
+            "toxic",
+            "{ type: HTTP, onError: AddTag, tags: [{ tag: toxic }], http: { url: 'http://127.0.0.1:9/' } }",
+        ),
+    ];
+    let config = write(folder.path(), "classifiers.yaml", &set.concat());
+    let prompt = "Status of Project Heron, see CN-2041. I am furious, this is an outrage. Card 4111 1111 1111 1111";
+    let file = write(folder.path(), "prompt.txt", prompt);
+    let output = kinference(&["ctl", "classify", "-f", &config, &file]);
+    let stdout = text(&output.stdout);
+    let tags = stdout.lines().next().unwrap_or_default();
+    assert!(
+        ["merger", "case-number", "angry"].iter().all(|tag| tags.contains(tag)),
+        "{stdout}{}",
+        text(&output.stderr)
+    );
+    assert!(!tags.contains("pii") && !tags.contains("toxic"), "only what the documents ask for: {stdout}");
+    assert!(stdout.contains("not asked, as it is a service: default/toxic"), "{stdout}");
+    let rows = write(folder.path(), "rows.jsonl", "{\"text\":\"hello\"}\n");
+    let output = kinference(&["ctl", "classify", "--config", &config, "--jsonl", &rows]);
+    let row: serde_json::Value = serde_json::from_str(&text(&output.stdout)).expect("JSON");
+    assert_eq!(row["notAsked"], serde_json::json!(["default/toxic"]));
+    let lint = kinference(&["ctl", "lint", &config]);
+    assert!(text(&lint.stdout).contains("default/tone: tag `angry`: "), "{}", text(&lint.stdout));
+}
+
+#[test]
+fn a_classifier_larger_than_its_bounds_is_refused_with_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let pattern = "a".repeat(3000);
+    let document = format!(
+        "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceClassifier\nmetadata: {{ name: long }}\nspec:\n  type: Regex\n  tags:\n    - tag: t\n      patterns: [ok, {pattern}]\n"
+    );
+    let config = write(folder.path(), "long.yaml", &document);
+    let output = kinference(&["ctl", "lint", &config]);
+    let stdout = text(&output.stdout);
+    assert!(stdout.contains("K0017") && stdout.contains("spec.tags[0].patterns[1]"), "{stdout}");
+    assert!(stdout.contains("must be 1 to 2048 bytes"), "{stdout}");
+    assert_eq!(code(&output), Some(1));
+}
+
+#[test]
 fn the_crds_are_printed_as_yaml_of_their_kinds() {
     let output = kinference(&["ctl", "schema", "--crds"]);
     assert_eq!(text(&output.stdout).matches("kind: CustomResourceDefinition").count(), 6);

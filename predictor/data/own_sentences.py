@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Writes `pii-own.jsonl`: sentences of this project, in other genres and languages than `pii-dev.jsonl`.
+"""Writes `pii-own.jsonl` and `pii-fresh.jsonl`: sentences of this project, in other genres and languages than `pii-dev.jsonl`.
 
-    python3 predictor/data/own_sentences.py > predictor/data/pii-own.jsonl
+    python3 predictor/data/own_sentences.py own > predictor/data/pii-own.jsonl
+    python3 predictor/data/own_sentences.py fresh > predictor/data/pii-fresh.jsonl
 
-The sentences in `own-sentences.txt` are written by hand; a slot such as `‹card:amex›` is replaced by a value that is made here, from a fixed seed, by the published
+The sentences in `own-sentences.txt` and `fresh-sentences.txt` are written by hand; a slot such as `‹card:amex›` is replaced by a value that is made here, from a fixed seed, by the published
 rule of its kind (nothing is shared with the scanner that is measured with it). The same script gives the same bytes. The rows have the
 fields of `pii-dev.jsonl`; `style` is `genre`, `disguised`, `beside` or `neg:CLASS`. Only the standard library is used.
 """
 
 import base64
+import hashlib
 import json
 import pathlib
 import random
 import re
+import sys
 
 RNG = random.Random(20_261_130)
 
@@ -421,6 +424,45 @@ def licence(style="ca"):
     return {"ca": RNG.choice("BDEFY") + digits(7), "fl": RNG.choice(UPPER) + digits(12), "ny": digits(9, "123456789")}[style]
 
 
+def mac():
+    return ":".join(f"{RNG.randint(0, 255):02x}" for _ in range(6))
+
+
+BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+BECH32 = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
+
+
+def base58_check(payload):
+    """An address of Bitcoin's first form: 25 bytes, the last four of them a hash of the others."""
+    payload += hashlib.sha256(hashlib.sha256(payload).digest()).digest()[:4]
+    number, text = int.from_bytes(payload, "big"), ""
+    while number:
+        number, rest = divmod(number, 58)
+        text = BASE58[rest] + text
+    return "1" * (len(payload) - len(payload.lstrip(b"\0"))) + text
+
+
+def bech32(values):
+    """BIP 173 for the readable part `bc`."""
+    check = 1
+    for value in [3, 3, 0, 2, 3, *values, 0, 0, 0, 0, 0, 0]:
+        top = check >> 25
+        check = (check & 0x1FFFFFF) << 5 ^ value
+        for bit, term in enumerate((0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)):
+            check ^= term if top >> bit & 1 else 0
+    check ^= 1
+    return "bc1" + "".join(BECH32[value] for value in values + [check >> 5 * (5 - at) & 31 for at in range(6)])
+
+
+def wallet(style="eth"):
+    if style == "eth":
+        return "0x" + "".join(RNG.choice("0123456789abcdef") for _ in range(40))
+    if style == "base58":
+        return base58_check(b"\0" + bytes(RNG.randint(1, 255) for _ in range(20)))
+    # 160 bits are exactly 32 groups of five.
+    return bech32([0] + [RNG.randint(0, 31) for _ in range(32)])
+
+
 # Slot name: kind, tier, maker.
 SLOTS = {
     "card": ("credit_card", "A", card), "iban": ("iban", "A", iban), "ssn": ("us_ssn", "A", ssn), "ssnw": ("us_ssn", "B", lambda: ssn("")), "itin": ("us_itin", "A", itin),
@@ -431,6 +473,7 @@ SLOTS = {
     "nric": ("sg_nric", "A", nric), "nino": ("uk_nino", "A", nino), "cf": ("it_codice_fiscale", "A", codice_fiscale), "curp": ("mx_curp", "A", curp), "mbi": ("us_mbi", "B", mbi),
     "bic": ("swift_bic", "B", bic), "mail": ("email", "A", email), "ip": ("ip_address", "A", public_ip), "passport": ("passport", "B", passport),
     "licence": ("us_driver_license", "B", licence), "password": ("generic_secret", "B", password), "tel": ("phone", "A", lambda style: PHONES[style]()),
+    "mac": ("mac_address", "A", mac), "wallet": ("crypto_wallet", "A", wallet),
     "secret": (None, "A", lambda name: SECRETS[name]()),
 }
 SLOT = re.compile(r"‹(\w+)(?::([^›]*))?›")
@@ -444,7 +487,7 @@ def value_of(name, argument):
     return kind, tier, make(*arguments)
 
 
-def row(number, style, locale, template, disguise=None):
+def row(name, number, style, locale, template, disguise=None):
     text, labels, at = "", [], 0
     for slot in SLOT.finditer(template):
         text += template[at:slot.start()]
@@ -455,18 +498,30 @@ def row(number, style, locale, template, disguise=None):
         labels.append({"kind": kind, "tier": tier, "start": start, "end": len(text.encode())})
         at = slot.end()
     text += template[at:]
-    return {"id": f"own-{number:04d}", "text": text, "labels": labels, "style": style, "locale": locale}
+    return {"id": f"{name}-{number:04d}", "text": text, "labels": labels, "style": style, "locale": locale}
 
 
 WORDS = {
     "en": "zero one two three four five six seven eight nine", "de": "null eins zwei drei vier fünf sechs sieben acht neun",
     "fr": "zéro un deux trois quatre cinq six sept huit neuf", "es": "cero uno dos tres cuatro cinco seis siete ocho nueve",
+    "it": "zero uno due tre quattro cinque sei sette otto nove", "pt": "zero um dois três quatro cinco seis sete oito nove",
+    "nl": "nul een twee drie vier vijf zes zeven acht negen", "pl": "zero jeden dwa trzy cztery pięć sześć siedem osiem dziewięć",
+    "ru": "ноль один два три четыре пять шесть семь восемь девять", "zh": "零 一 二 三 四 五 六 七 八 九", "ja": "ゼロ いち に さん よん ご ろく なな はち きゅう",
+    "tr": "sıfır bir iki üç dört beş altı yedi sekiz dokuz", "ko": "공 일 이 삼 사 오 육 칠 팔 구",
 }
 
 
-def spelled(language):
+def spelled(language, sep=" "):
     words = WORDS[language].split()
-    return lambda value: " ".join(words[int(char)] for char in value if char.isdigit())
+    return lambda value: sep.join(words[int(char)] for char in value if char.isdigit())
+
+
+def spelled_double(value):
+    """The way it is said on the telephone: two equal digits are "double" one."""
+    words, said = WORDS["en"].split(), []
+    for match in re.finditer(r"(\d)\1|\d", value):
+        said.append(("double " if len(match.group()) == 2 else "") + words[int(match.group()[0])])
+    return " ".join(said)
 
 
 def at_dot(sign, dot):
@@ -498,6 +553,15 @@ def circled(value):
     return "".join("⓪①②③④⑤⑥⑦⑧⑨"[int(char)] if char.isdigit() else char for char in value)
 
 
+def homoglyph(value):
+    """Cyrillic letters in the place of Latin ones that look the same."""
+    return value.translate(str.maketrans("aceopxyABCEHKMOPTXi", "асеорхуАВСЕНКМОРТХі"))
+
+
+def cells(value):
+    return value.replace(" ", " | ")
+
+
 DISGUISES = {
     "spelled": spelled("en"), "spelled_de": spelled("de"), "spelled_fr": spelled("fr"), "spelled_es": spelled("es"), "at": at_dot(" [at] ", " [dot] "),
     "at_words": at_dot(" at ", " dot "), "at_spaces": at_dot(" @ ", " . "), "at_mixed": at_dot("(at)", "."), "at_only": at_dot(" AT ", "."), "at_de": at_dot(" (ät) ", " (punkt) "),
@@ -510,6 +574,16 @@ DISGUISES = {
     "json_unicode": lambda value: "".join(f"\\u{ord(char):04x}" for char in value), "arabic_digits": shifted(0x0660), "devanagari": shifted(0x0966), "circled": circled,
     "bold": shifted(0x1D7CE, 0x1D400, 0x1D41A), "keycaps": lambda value: "".join(char + "\ufe0f\u20e3" for char in value), "letter_o": lambda value: value.replace("0", "O").replace("1", "l"),
     "reversed": lambda value: value[::-1], "quoted": lambda value: value.replace(" ", '" "'), "markdown": lambda value: value.replace(" ", "** **"),
+    "url_all": lambda value: "".join(f"%{ord(char):02X}" for char in value), "entities": lambda value: "".join(f"&#{ord(char)};" for char in value),
+    "base64_url": lambda value: base64.urlsafe_b64encode(json.dumps({"user": value}).encode()).decode().rstrip("="), "homoglyph": homoglyph,
+    "soft_hyphen": lambda value: "\u00ad".join(value[at:at + 3] for at in range(0, len(value), 3)), "cells": cells,
+    "ocr": lambda value: value.translate(str.maketrans("0158", "OlSB")) if value[0] not in "58" else value.translate(str.maketrans("01", "Ol")),
+    "line_break": lambda value: value[::-1].replace(" ", "\n", 1).replace("-", "-\n", 1)[::-1].replace("\n-", "-\n"),
+    "spelled_commas": spelled("en", ", "), "spelled_double": spelled_double, "spelled_it": spelled("it"), "spelled_pt": spelled("pt"), "spelled_nl": spelled("nl"),
+    "spelled_pl": spelled("pl"), "spelled_ru": spelled("ru"), "spelled_zh": spelled("zh", ""), "spelled_ja": spelled("ja"), "spelled_tr": spelled("tr"),
+    "spelled_ko": spelled("ko", ""), "at_brackets": at_dot("<at>", "<dot>"), "at_fr": at_dot(" arobase ", " point "), "at_it": at_dot(" chiocciola ", " punto "),
+    "at_nospam": lambda value: value.replace("@", "@nospam."), "underscored": lambda value: value.replace(" ", "_"), "spaced_groups": lambda value: value.replace(" ", "   "),
+    "quoted_printable": lambda value: value.replace("@", "=40"), "brackets": lambda value: " ".join(f"[{part}]" for part in value.split(" ")),
     "en_dash": lambda value: value.replace("-", "\u2013"), "no_break": lambda value: value.replace(" ", "\u00a0"), "thin_space": lambda value: value.replace(" ", "\u2009"),
 }
 
@@ -521,9 +595,9 @@ def escape(line):
     return line
 
 
-def main():
+def main(name):
     style, number = "", 0
-    with open(pathlib.Path(__file__).with_name("own-sentences.txt"), encoding="utf-8") as lines:
+    with open(pathlib.Path(__file__).with_name(f"{name}-sentences.txt"), encoding="utf-8") as lines:
         for line in lines:
             line = line.rstrip("\n")
             if line.startswith("# "):
@@ -533,8 +607,8 @@ def main():
             number += 1
             template = template.replace("\\n", "\n").replace("\\t", "\t").replace("\\\\", "\\")
             disguise = DISGUISES[style.split(":")[1]] if style.startswith("disguised:") else None
-            print(escape(json.dumps(row(number, style, locale, template, disguise), ensure_ascii=False)))
+            print(escape(json.dumps(row(name, number, style, locale, template, disguise), ensure_ascii=False)))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

@@ -273,7 +273,7 @@ fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
     let unseen: Vec<(f32, f32)> = rows.iter().zip(held_out).map(|(row, score)| (*score, row.high)).collect();
     let seen: Vec<(f32, f32)> = rows.iter().map(|row| (model.score_example(&row.example), row.high)).collect();
     let five = low_threshold(&by_source, 0.05, 1.0);
-    let low = low_threshold(&by_source, 0.04, 0.10);
+    let low = low_threshold(&by_source, 0.04, 0.08);
     let high = high_threshold(&by_source, 0.05);
     let lows: Vec<f32> = unseen.iter().filter(|(_, label)| *label < 0.5).map(|(score, _)| *score).collect();
     let highs: Vec<f32> = unseen.iter().filter(|(_, label)| *label > 0.5).map(|(score, _)| *score).collect();
@@ -295,7 +295,7 @@ fn report(rows: &[Row], held_out: &[f32], model: &Model) -> String {
         "| low found when 5 % of high is below the threshold ({five:.3}) | {:.3} |",
         share(&lows, |score| score < five)
     );
-    let _ = writeln!(text, "| threshold `low` (4 % of all high, 10 % of any source) | {low:.3} |");
+    let _ = writeln!(text, "| threshold `low` (4 % of all high, 8 % of any source) | {low:.3} |");
     let _ = writeln!(text, "| low found below it | {:.3} |", share(&lows, |score| score < low));
     let _ = writeln!(text, "| high below it | {:.3} |", share(&highs, |score| score < low));
     let worst =

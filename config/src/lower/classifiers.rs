@@ -2,11 +2,11 @@
 
 use crds::Document;
 use policy::{Code, Diagnostic};
-use predictor::classify::{ExamplesSpec, Scopes, leave_one_out};
+use predictor::classify::{Accuracy, ExamplesSpec, Scopes, leave_one_out};
 
 use super::Checked;
 use crate::node::Path;
-use crate::snapshot::{Classifier, ClassifierKind, ExampleTag, Snapshot};
+use crate::snapshot::{Classifier, ClassifierKind, ExampleTag, ResourceId, Snapshot};
 
 /// Share of sentences that the others must judge rightly. Guessing gives a half.
 const ACCURACY_RATIO_MIN: f64 = 0.8;
@@ -42,9 +42,29 @@ fn unused(c: &Checked, classifier: &Classifier, snapshot: &Snapshot, findings: &
     }
 }
 
-fn poor(c: &Checked, index: usize, tag: &ExampleTag) -> Option<Diagnostic> {
+/// How well the sentences of each tag of `snapshot` tell each other apart, with the classifier and the tag.
+pub fn example_accuracies(snapshot: &Snapshot) -> impl Iterator<Item = (&ResourceId, &str, Accuracy)> {
+    snapshot.classifiers.iter().flat_map(|classifier| {
+        let tags = match &classifier.kind {
+            ClassifierKind::Examples { tags } => tags.as_slice(),
+            ClassifierKind::Pii { .. }
+            | ClassifierKind::Secrets
+            | ClassifierKind::Complexity { .. }
+            | ClassifierKind::Keywords { .. }
+            | ClassifierKind::Regex { .. }
+            | ClassifierKind::Http { .. } => &[],
+        };
+        tags.iter().map(|tag| (&classifier.id, tag.tag.as_str(), accuracy(tag)))
+    })
+}
+
+fn accuracy(tag: &ExampleTag) -> Accuracy {
     let (positive, negative) = (tag.positive.clone(), tag.negative.clone());
-    let accuracy = leave_one_out(&ExamplesSpec { tag: tag.tag.clone(), positive, negative, scopes: Scopes::ALL });
+    leave_one_out(&ExamplesSpec { tag: tag.tag.clone(), positive, negative, scopes: Scopes::ALL })
+}
+
+fn poor(c: &Checked, index: usize, tag: &ExampleTag) -> Option<Diagnostic> {
+    let accuracy = accuracy(tag);
     (accuracy.ratio() < ACCURACY_RATIO_MIN).then(|| {
         let message = format!(
             "each sentence of the tag `{}` judged by all others: {} of {} come out right; give more sentences, and such that differ",

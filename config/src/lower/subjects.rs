@@ -8,6 +8,7 @@ use crds::classifier::{ClassifierTag, ClassifierType, InferenceClassifierSpec, O
 use crds::secret::SecretValue;
 use crds::tenant::{ApiKey, InferenceTenantSpec};
 use policy::{Code, Diagnostic};
+use predictor::classify::{Boundary, Builtin, ExamplesSpec, KeywordsSpec, Quorum, RegexSpec, Scopes};
 use sha2::{Digest, Sha256};
 
 use super::Checked;
@@ -179,9 +180,21 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
         ClassifierType::Complexity => {
             ClassifierKind::Complexity { model_file: spec.model_file.as_ref().map(|f| c.beside(f)) }
         }
-        ClassifierType::Keywords => ClassifierKind::Keywords { tags: spec.tags.iter().map(keyword_tag).collect() },
+        ClassifierType::Keywords => {
+            for (i, tag) in spec.tags.iter().enumerate() {
+                for (field, words) in [("any", &tag.any), ("all", &tag.all)].into_iter().filter(|(_, w)| !w.is_empty())
+                {
+                    let (tag, words) = (tag.tag.clone(), words.clone());
+                    let (quorum, boundary) = (Quorum::Any(1), Boundary::Word);
+                    let builtin = Builtin::Keywords(KeywordsSpec { tag, words, quorum, boundary, scopes: Scopes::ALL });
+                    findings.extend(oversize(c, i, &builtin, |_| field));
+                }
+            }
+            ClassifierKind::Keywords { tags: spec.tags.iter().map(keyword_tag).collect() }
+        }
         ClassifierType::Regex => {
             for (i, tag) in spec.tags.iter().enumerate() {
+                let mut bad = false;
                 for (j, pattern) in tag.patterns.iter().enumerate() {
                     if let Err(reason) = policy::HeaderTest::regex(pattern) {
                         let path = Path::spec().key("tags").index(i).key("patterns").index(j);
@@ -190,13 +203,27 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
                             &path,
                             format!("the expression does not compile: {reason}"),
                         ));
+                        bad = true;
                     }
+                }
+                if !bad && !tag.patterns.is_empty() {
+                    let (tag, patterns) = (tag.tag.clone(), tag.patterns.clone());
+                    let builtin = Builtin::Regex(RegexSpec { tag, patterns, scopes: Scopes::ALL });
+                    findings.extend(oversize(c, i, &builtin, |_| "patterns"));
                 }
             }
             let tags = spec.tags.iter().map(|t| (t.tag.clone(), t.patterns.clone()));
             ClassifierKind::Regex { tags: tags.collect() }
         }
         ClassifierType::Examples => {
+            for (i, tag) in
+                spec.tags.iter().enumerate().filter(|(_, t)| !t.positive.is_empty() && !t.negative.is_empty())
+            {
+                let (tag, positive, negative) = (tag.tag.clone(), tag.positive.clone(), tag.negative.clone());
+                let builtin = Builtin::Examples(ExamplesSpec { tag, positive, negative, scopes: Scopes::ALL });
+                let side = |field: &str| if field.starts_with("positive") { "positive" } else { "negative" };
+                findings.extend(oversize(c, i, &builtin, side));
+            }
             let tags = spec.tags.iter().map(|t| ExampleTag {
                 tag: t.tag.clone(),
                 positive: t.positive.clone(),
@@ -215,6 +242,23 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
             }
         }
     })
+}
+
+/// What of the tag at `index` is more than a classifier can hold: too many words, patterns or sentences, or too long ones. `field` names the
+/// document's field for that of the compiler.
+fn oversize(c: &Checked, index: usize, builtin: &Builtin, field: impl Fn(&str) -> &'static str) -> Option<Diagnostic> {
+    let error = builtin.check().err()?;
+    let path = Path::spec().key("tags").index(index);
+    if error.field == "tag" {
+        return Some(c.finding(Code::OutOfRange, &path.key("tag"), error.reason));
+    }
+    let path = path.key(field(&error.field));
+    let place = error.field.split_once('[').and_then(|(_, rest)| rest.strip_suffix(']')?.parse::<usize>().ok());
+    let path = match place {
+        Some(place) => path.index(place),
+        None => path,
+    };
+    Some(c.finding(Code::OutOfRange, &path, error.reason))
 }
 
 fn keyword_tag(tag: &ClassifierTag) -> KeywordTag {

@@ -4,8 +4,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use config::{Lookup, SourceFile};
+use config::lower::example_accuracies;
+use config::snapshot::ResourceId;
+use config::{Lookup, Snapshot, SourceFile};
 use policy::{Diagnostic, Severity};
+use predictor::classify::Accuracy;
 
 use super::{counted, print_out, usage};
 
@@ -43,9 +46,12 @@ impl Lint {
         if files.is_empty() {
             return usage("there are no *.yaml files there");
         }
-        let findings = match config::load(&files, &Lookup::Skip) {
-            Ok(loaded) => loaded.snapshot.warnings,
-            Err(findings) => findings,
+        let (findings, accuracies) = match config::load(&files, &Lookup::Skip) {
+            Ok(loaded) => {
+                let accuracies = accuracies(&loaded.snapshot);
+                (loaded.snapshot.warnings, accuracies)
+            }
+            Err(findings) => (findings, String::new()),
         };
         self.show(&findings, &files);
         let errors = findings.iter().filter(|finding| finding.severity == Severity::Error).count();
@@ -54,7 +60,7 @@ impl Lint {
                 let warnings = findings.len() - errors;
                 let [files, errors, warnings] =
                     [(files.len(), "file"), (errors, "error"), (warnings, "warning")].map(|(n, what)| counted(n, what));
-                print_out(&format!("{files}, {errors}, {warnings}\n"));
+                print_out(&format!("{accuracies}{files}, {errors}, {warnings}\n"));
             }
             Format::Json | Format::Github => {}
         }
@@ -70,6 +76,15 @@ impl Lint {
             Format::Github => lines(Diagnostic::github),
         });
     }
+}
+
+/// How well the sentences of each classifier by examples tell each other apart: no finding, but what one wants to know.
+fn accuracies(snapshot: &Snapshot) -> String {
+    let line = |(id, tag, accuracy): (&ResourceId, &str, Accuracy)| {
+        let Accuracy { right, all } = accuracy;
+        format!("{id}: tag `{tag}`: {right} of {all} sentences come out right when each is judged by all others\n")
+    };
+    example_accuracies(snapshot).map(line).collect()
 }
 
 /// Findings for people, each with its line when its file is among `files`.

@@ -239,18 +239,15 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
 }
 
 /// The classifiers of each pool. A pool with one that does not compile takes every prompt for personal.
-fn taggers(snapshot: &config::Snapshot) -> Vec<Tagger> {
-    let of_pool = |pool: &config::snapshot::Pool| {
-        let (tagger, problem) = Tagger::for_pool(snapshot, pool);
-        if let Some(why) = problem {
-            journal::error(
-                "a classifier does not compile; every prompt counts as unread",
-                &[("pool", &pool.id), ("why", &why)],
-            );
-        }
-        tagger
-    };
-    snapshot.pools.iter().map(of_pool).collect()
+fn taggers(snapshot: &config::Snapshot, before: &[Tagger]) -> Vec<Tagger> {
+    let (taggers, faults) = Tagger::for_pools(snapshot, before);
+    for (pool, why) in faults {
+        journal::error(
+            "a classifier does not compile; every prompt counts as unread",
+            &[("pool", pool), ("why", &why)],
+        );
+    }
+    taggers
 }
 
 async fn until(instant: Option<Instant>) {
@@ -420,7 +417,8 @@ impl Control {
                 &[("left_out", &planned.left_out), ("endpoints_max", &registry::ENDPOINTS_MAX)],
             );
         }
-        let taggers = taggers(&planned.plan.snapshot);
+        let before = self.plan.as_ref().map_or(&[][..], |plan| plan.taggers.as_slice());
+        let taggers = taggers(&planned.plan.snapshot, before);
         let exact = self.tokenizers.in_force(&planned.plan.snapshot);
         let accounts = self.accounts.of(&planned.plan.snapshot);
         let plan = Arc::new(Plan { taggers, exact, accounts, ..planned.plan });

@@ -101,7 +101,7 @@ impl Registry {
         let worker_sets = sets.into_iter().map(|set| set.into_iter().filter_map(&mut place).collect()).collect();
         let providers = providers.into_iter().map(|provider| provider.and_then(&mut place)).collect();
         let endpoints = self.slots.iter().map(|slot| slot.spec().cloned()).collect();
-        let (plan, _classifier_faults) = Plan::new(snapshot, endpoints, worker_sets, providers);
+        let plan = Plan::new(snapshot, endpoints, worker_sets, providers);
         Planned { plan, left_out }
     }
 

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use config::Snapshot;
-use config::snapshot::{Classifier, ClassifierKind, OnError, Pool, Scope as ConfigScope, WordBoundary};
+use config::snapshot::{Classifier, ClassifierKind, OnError, Pool, ResourceId, Scope as ConfigScope, WordBoundary};
 use policy::Api;
 use predictor::classify::complexity::{MODEL_BYTES, Model};
 use predictor::classify::{
@@ -36,41 +36,77 @@ pub(crate) enum Tagger {
     /// No rule asks for a tag.
     Idle,
     /// Compiled, and services that are asked besides.
-    Active(Box<Scanner>, Vec<Arc<Service>>),
+    Active(Active),
     /// A classifier did not compile: every prompt counts as unread.
     Broken,
 }
 
+/// What is in force for a pool.
+#[derive(Debug)]
+pub(crate) struct Active {
+    /// What was compiled. Whoever asks for the same shares the scanner.
+    asked: Vec<Builtin>,
+    scanner: Arc<Scanner>,
+    services: Vec<Arc<Service>>,
+}
+
 impl Tagger {
-    /// What the rules of `pool` need. The text is why a classifier does not compile, for the log.
+    /// The classifiers of each pool, in its order. What one of `before`, or an earlier pool, has compiled is not compiled again: plans are
+    /// made anew whenever a name resolves to other addresses. The texts are why classifiers do not compile, with their pools.
+    pub(crate) fn for_pools<'s>(
+        snapshot: &'s Snapshot,
+        before: &[Tagger],
+    ) -> (Vec<Tagger>, Vec<(&'s ResourceId, String)>) {
+        let (mut taggers, mut faults) = (Vec::with_capacity(snapshot.pools.len()), Vec::new());
+        for pool in &snapshot.pools {
+            let known: Vec<&Active> = before.iter().chain(&taggers).filter_map(Tagger::active).collect();
+            let (tagger, fault) = Tagger::of(snapshot, pool, &known);
+            faults.extend(fault.map(|why| (&pool.id, why)));
+            taggers.push(tagger);
+        }
+        (taggers, faults)
+    }
+
+    /// What the rules of `pool` need. The text is why a classifier does not compile.
     pub(crate) fn for_pool(snapshot: &Snapshot, pool: &Pool) -> (Self, Option<String>) {
+        Tagger::of(snapshot, pool, &[])
+    }
+
+    fn active(&self) -> Option<&Active> {
+        match self {
+            Tagger::Active(active) => Some(active),
+            Tagger::Idle | Tagger::Broken => None,
+        }
+    }
+
+    fn of(snapshot: &Snapshot, pool: &Pool, known: &[&Active]) -> (Self, Option<String>) {
         let needed: Vec<&Classifier> = snapshot
             .classifiers
             .iter()
             .filter(|c| c.id.namespace == pool.id.namespace && c.runs_for(&pool.program))
             .collect();
-        let mut builtins: Vec<Builtin> = Vec::new();
-        for classifier in &needed {
-            match builtins_of(classifier) {
-                Ok(more) => builtins.extend(more),
-                Err(why) => return (Self::Broken, Some(format!("{}: {why}", classifier.id))),
-            }
-        }
+        let mut asked = match builtins_of_all(&needed) {
+            Ok(asked) => asked,
+            Err(why) => return (Self::Broken, Some(why)),
+        };
         let topics =
             |tag: &String| matches!(tag.as_str(), "code" | "math" | "factual-question") || tag.starts_with("language-");
         let referenced = pool.program.tags_referenced();
         if referenced.iter().any(topics) {
-            builtins.push(Builtin::Topics);
+            asked.push(Builtin::Topics);
         }
         if referenced.iter().any(|tag| tag == "injection-suspect") {
-            builtins.push(Builtin::Injection);
+            asked.push(Builtin::Injection);
         }
-        if builtins.is_empty() && referenced.is_empty() {
+        if asked.is_empty() && referenced.is_empty() {
             return (Self::Idle, None);
         }
         let services = needed.iter().filter_map(|classifier| Service::of(classifier)).collect();
-        match Scanner::compile(&builtins) {
-            Ok(scanner) => (Self::Active(Box::new(scanner), services), None),
+        if let Some(same) = known.iter().find(|active| active.asked == asked) {
+            return (Self::Active(Active { asked, scanner: same.scanner.clone(), services }), None);
+        }
+        match Scanner::compile(&asked) {
+            Ok(scanner) => (Self::Active(Active { asked, scanner: Arc::new(scanner), services }), None),
             Err(error) => (Self::Broken, Some(error.to_string())),
         }
     }
@@ -95,7 +131,7 @@ impl Tagger {
         let (scanner, services) = match self {
             Self::Idle => return Vec::new(),
             Self::Broken => return vec![UNSCANNED],
-            Self::Active(scanner, services) => (scanner, services),
+            Self::Active(active) => (&active.scanner, &active.services),
         };
         let sources = Sources::of(api, request, body);
         let tags = turns::tags(scanner, &sources, pace).await;
@@ -117,6 +153,24 @@ impl Tagger {
         }
         tags
     }
+}
+
+/// All classifiers of a set, and what is built in besides, as one scanner; and the services that a command does not ask.
+pub(crate) fn scanner_of(snapshot: &Snapshot) -> Result<(Scanner, Vec<&ResourceId>), String> {
+    let all: Vec<&Classifier> = snapshot.classifiers.iter().collect();
+    let mut builtins = builtins_of_all(&all)?;
+    builtins.extend([Builtin::Topics, Builtin::Injection]);
+    let services = all.iter().filter(|classifier| matches!(classifier.kind, ClassifierKind::Http { .. }));
+    let scanner = Scanner::compile(&builtins).map_err(|error| error.to_string())?;
+    Ok((scanner, services.map(|classifier| &classifier.id).collect()))
+}
+
+fn builtins_of_all(classifiers: &[&Classifier]) -> Result<Vec<Builtin>, String> {
+    let mut all = Vec::new();
+    for classifier in classifiers {
+        all.extend(builtins_of(classifier).map_err(|why| format!("{}: {why}", classifier.id))?);
+    }
+    Ok(all)
 }
 
 /// What the predictor compiles for a classifier; the error is a model file that cannot be read.
@@ -188,5 +242,53 @@ fn scope_of(scope: ConfigScope) -> Scope {
         ConfigScope::User => Scope::User,
         ConfigScope::Assistant => Scope::Assistant,
         ConfigScope::Tool => Scope::Tool,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use config::{Lookup, SourceFile};
+
+    use super::*;
+
+    /// Two pools whose rules ask for the tag of one word.
+    fn snapshot(word: &str) -> Snapshot {
+        let documents = [
+            ("InferenceWorkerSet", "w", "{model: {name: m}, endpoints: [{address: 10.0.0.1, port: 1}]}"),
+            ("InferenceClassifier", "c", &format!("{{type: Keywords, tags: [{{tag: merger, any: [{word}]}}]}}")),
+            (
+                "InferencePolicy",
+                "p",
+                "{rules: [{name: r, matches: [{tags: [merger]}], deny: {status: 403, code: no, message: No.}}]}",
+            ),
+            ("InferencePool", "one", "{destinations: [{kind: InferenceWorkerSet, name: w}], policyRef: [{name: p}]}"),
+            ("InferencePool", "two", "{destinations: [{kind: InferenceWorkerSet, name: w}], policyRef: [{name: p}]}"),
+        ];
+        let document = |(kind, name, spec): (&str, &str, &str)| {
+            format!(
+                "{{apiVersion: kinference.buoyant.io/v1alpha1, kind: {kind}, metadata: {{name: {name}}}, spec: {spec}}}\n---\n"
+            )
+        };
+        let bytes = documents.map(document).concat().into_bytes();
+        let files = [SourceFile { name: "set.yaml".into(), bytes }];
+        config::load(&files, &Lookup::Skip).expect("a valid set").snapshot
+    }
+
+    fn scanner_of_pool(tagger: &Tagger) -> &Arc<Scanner> {
+        &tagger.active().expect("the rule asks for a tag").scanner
+    }
+
+    #[test]
+    fn what_is_compiled_is_shared_by_pools_and_plans_until_it_changes() {
+        let set = snapshot("heron");
+        let (first, faults) = Tagger::for_pools(&set, &[]);
+        assert!(faults.is_empty());
+        assert!(Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&first[1])), "two pools, one scanner");
+        let again = snapshot("heron");
+        let (again, _) = Tagger::for_pools(&again, &first);
+        assert!(Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&again[0])), "a plan made anew");
+        let changed = snapshot("egret");
+        let (changed, _) = Tagger::for_pools(&changed, &again);
+        assert!(!Arc::ptr_eq(scanner_of_pool(&first[0]), scanner_of_pool(&changed[0])), "another word");
     }
 }

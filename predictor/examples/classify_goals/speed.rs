@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use predictor::classify::{Piece, Progress, Scanner, Scope, Scratch, Shape};
+use predictor::classify::{Piece, Progress, SLICE_BYTES, Scanner, Scope, Scratch, Shape};
 
 use super::{Row, data};
 
@@ -11,10 +11,10 @@ use super::{Row, data};
 const PROMPT_BYTES: usize = 2_048;
 /// Bytes that are scanned in one go where a rate is measured: short enough to pass between two turns of other programs.
 const RATE_BYTES: usize = 16 * 1024;
-const TRIES: usize = 15;
+const TRIES: usize = 40;
 
 /// Texts made to be slow, repeated to the length asked for.
-const HOSTILE: [&str; 40] = [
+const HOSTILE: [&str; 47] = [
     "@",
     "a@",
     "a@b.",
@@ -55,6 +55,13 @@ const HOSTILE: [&str; 40] = [
     "}{",
     "4,1,1,1,",
     "token=a1",
+    "tel 12 34 567 ",
+    "card 4111 1111 1111 1112 ",
+    "bsn ssn pan 12 345 6789 ",
+    "reversed 12 ",
+    "0023 4455 6677 ",
+    "DEUTDEFF swift ",
+    "공일이삼",
 ];
 
 /// The rows of the table.
@@ -96,7 +103,11 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         ("a list of numbers", long("1024,2048,4096,8192,")),
         ("JSON of a tool", long("{\"id\":10482,\"name\":\"widget\",\"price\":12.75,\"tags\":[\"a\",\"b\"]},")),
     ];
-    let mut longest = 0.0f64;
+    // What is slow in one piece is slow in many: a turn must be short whatever is in it.
+    let mut longest = HOSTILE
+        .iter()
+        .map(|part| longest_turn(everything, &mut scratch, &part.repeat(4 * SLICE_BYTES / part.len())))
+        .fold(0.0, f64::max);
     for (name, text) in inputs {
         longest = longest.max(longest_turn(everything, &mut scratch, &text[..text.floor_char_boundary(1 << 20)]));
         let (mut total, mut bytes) = (0.0, 0);
@@ -113,7 +124,12 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         });
     }
     // Between two turns the other requests of the thread go on.
-    rows.push(Row::at_most("longest turn of a prompt of 1 MB", 1000.0, longest * 1e6, " us"));
+    rows.push(Row::at_most(
+        "longest turn of a long prompt, the worst text made to be slow",
+        500.0,
+        longest * 1e6,
+        " us",
+    ));
     Ok(rows)
 }
 

@@ -29,10 +29,23 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     let pairs = window.layout(&[2; 8]) && window.before_size != 2 && window.after_size != 2;
     // 13 digits were Visa's old length and are also every EAN that begins with 4.
     let article = window.chars.len() == 13 && (!window.is_single() || checksum::ean_13(window.chars));
-    let proof = shape_if((printed || pairs) && !article);
+    // Groups of whole hundreds are amounts and sizes; one card in a hundred million has only such.
+    let round = window.sizes.len() > 1 && window.chars.chunks(4).all(|group| group.ends_with(b"00"));
+    let proof = shape_if((printed || pairs) && !article && !round);
     take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
     let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
     take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
+}
+
+/// A card whose digits end where a word begins without a space: `card:4012888888881881exp:0929`. A word must stand by, as hashes look like it.
+pub(super) fn glued(lane: &mut Lane<'_>, start: usize, end: usize) {
+    let text = &lane.text[start..end];
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let (number, word) = text.split_at(digits);
+    let fits = (13..=19).contains(&digits) && word.len() >= 2 && word.iter().all(u8::is_ascii_alphabetic);
+    if fits && checksum::card_range(number) && checksum::luhn(number) {
+        lane.take_if_supported(Kind::CreditCard, start, start + digits);
+    }
 }
 
 /// A card whose digits were read or typed as letters that look like them: `4O12 8888 l234 ...`. A word must stand by.
@@ -68,12 +81,14 @@ pub(super) fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
     while at < runs.len() {
         let first = runs[at];
         let mut taken = 1;
-        if first.gap == LIST && first.shape == Shape::Digits {
+        // The first line of a card that goes on in the next one has spaces in it.
+        let listed = first.gap != 0 && runs[at..].iter().take(3).any(|run| run.gap == LIST);
+        if listed && first.shape == Shape::Digits {
             match first.len() {
                 4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
                     .into_iter()
                     .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
-                1 => {
+                1 if first.gap == LIST => {
                     taken = one_digit_runs(&runs[at..]);
                     lane.work(taken);
                     if (13..=19).contains(&taken) {

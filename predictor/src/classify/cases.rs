@@ -43,6 +43,8 @@ fn identifiers_are_found_in_sentences_of_many_hands() {
         (Kind::CreditCard, "卡号4111111111111111请查收"),
         (Kind::CreditCard, "2 4111 1111 1111 1111 3"),
         (Kind::CreditCard, "12345 4111-1111-1111-1111 99"),
+        (Kind::CreditCard, "7f9c24e8-3b12-4fef-91e0-9a1b6a2f3c4d then 4111111111111111"),
+        (Kind::CreditCard, "7f9c24e8-3b12-4fef-91e0-9a1b6a2f3c4d,4111-1111-1111-1111"),
         (Kind::Iban, "überweise an DE89 3704 0044 0532 0130 00 bis freitag"),
         (Kind::Iban, "my iban's gb29nwbk60161331926819 thx"),
         (Kind::Iban, "IBAN:NL91ABNA0417164300,BIC:ABNANL2A"),

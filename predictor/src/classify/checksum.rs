@@ -90,6 +90,10 @@ pub(super) fn us_ssn(text: &[u8]) -> bool {
 /// ITIN: 9xx, and a fourth and fifth digit that the IRS gives out (50-65, 70-88, 90-92, 94-99).
 pub(super) fn us_itin(text: &[u8]) -> bool {
     let group = pair(text, 3);
+    // 987-65-4320 to -4329 are set aside for advertisements.
+    if text.starts_with(b"98765432") {
+        return false;
+    }
     text.len() == 9 && digit(text, 0) == 9 && matches!(group, 50..=65 | 70..=88 | 90..=92 | 94..=99)
 }
 
@@ -424,6 +428,15 @@ pub(super) fn iban_is_digits(country: [u8; 2]) -> bool {
         b"AT", b"BA", b"BE", b"CR", b"CZ", b"DE", b"DK", b"EE", b"ES", b"FI", b"FO", b"GL", b"HR", b"HU", b"IL", b"IS",
         b"LT", b"LY", b"ME", b"MR", b"NO", b"PL", b"PT", b"RS", b"SD", b"SE", b"SI", b"SK", b"SO", b"ST", b"TL", b"TN",
         b"XK",
+    ];
+    COUNTRIES.contains(&&country)
+}
+
+/// Whether the IBANs of a country have four letters for the bank behind the check digits, by the SWIFT IBAN registry.
+pub(super) fn iban_names_bank(country: [u8; 2]) -> bool {
+    const COUNTRIES: [&[u8; 2]; 20] = [
+        b"AZ", b"BG", b"BH", b"GB", b"GI", b"IE", b"IQ", b"JO", b"KW", b"LC", b"LV", b"MT", b"NL", b"PK", b"PS", b"QA",
+        b"RO", b"SC", b"SV", b"VG",
     ];
     COUNTRIES.contains(&&country)
 }

@@ -4,6 +4,7 @@
 //! column, when its line belongs to a table; or by a supported neighbour of the same kind with nothing but separators between (lists).
 //! The words of a slice are found once, with the other landmarks.
 
+use super::classes::{BLOCK_BYTES, separators};
 use super::kind::Kind;
 
 /// How far in front of a candidate a word counts.
@@ -18,17 +19,6 @@ const COLUMNS_MAX: usize = 32;
 const HEADING_BYTES_MAX: usize = 96;
 /// What separates the columns of a table, the least ambiguous first.
 const DELIMITERS: [u8; 4] = [b'|', b'\t', b';', b','];
-/// For each byte its index in [`DELIMITERS`], or their number.
-const DELIMITER_OF: [u8; 256] = {
-    let mut table = [DELIMITERS.len() as u8; 256];
-    let mut at = 0;
-    while at < DELIMITERS.len() {
-        table[DELIMITERS[at] as usize] = at as u8;
-        at += 1;
-    }
-    table
-};
-
 /// A word of the slice, and the kinds it supports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WordAt {
@@ -77,9 +67,13 @@ pub(super) struct Context {
     /// End of the last supported candidate, by kind; 0 when there is none.
     chain: Vec<u32>,
     chained: u64,
+    /// Behind this place nothing leans on a neighbour: the last end in `chain`, and the longest gap.
+    chain_reach: usize,
     carry: Carry,
     outer: u64,
     front: Option<Front>,
+    /// The place whose heading was looked for last, and what it supports.
+    headed: Option<(usize, u64)>,
     /// Every kind that anything in the slice can support.
     present: u64,
     ready: bool,
@@ -99,11 +93,13 @@ impl Context {
     pub(super) fn start_slice(&mut self) {
         self.ready = false;
         self.front = None;
+        self.headed = None;
         self.lines_ready = false;
         self.outer = 0;
         self.chain.clear();
         self.chain.resize(Kind::ALL.len(), 0);
         self.chained = self.carry.chained;
+        self.chain_reach = if self.chained == 0 { 0 } else { CHAIN_BYTES };
     }
 
     /// Words that count wherever the candidate is: those around the token this text was decoded from.
@@ -117,6 +113,13 @@ impl Context {
             .iter()
             .filter(move |word| word.kinds & kinds != 0)
             .map(|word| (word.start as usize, word.end as usize))
+    }
+
+    /// The kinds of the words that begin within `start..end`.
+    pub(super) fn within(&self, start: usize, end: usize) -> u64 {
+        let from = self.words.partition_point(|word| (word.start as usize) < start);
+        let inside = self.words[from..].iter().take_while(|word| (word.start as usize) < end);
+        inside.fold(0, |kinds, word| kinds | word.kinds)
     }
 
     /// The kinds that words near `start..end` support.
@@ -164,7 +167,8 @@ impl Context {
 
     /// Whether `kind` at `start..end` has support; if so, a neighbour of the same kind may lean on it.
     pub(super) fn supports(&mut self, text: &[u8], kind: Kind, start: usize, end: usize) -> bool {
-        if !self.may_support(kind) {
+        self.prepare();
+        if self.possible(start) & kind.bit() == 0 {
             return false;
         }
         let supported = self.near_prepared(start, end) & kind.bit() != 0
@@ -176,8 +180,13 @@ impl Context {
         supported
     }
 
-    /// Whether anything in the slice can support `kind`, wherever it stands. Cheap, so it is asked before checksums are worked out.
-    pub(super) fn may_support(&mut self, kind: Kind) -> bool {
+    /// The kinds that something may support at `start`, once the context was prepared. Cheap, so it is asked before checksums are worked out.
+    pub(super) fn possible(&self, start: usize) -> u64 {
+        self.present | if start <= self.chain_reach { self.chained } else { 0 }
+    }
+
+    /// Whether anything can support `kind` somewhere in the slice.
+    pub(super) fn may_support_somewhere(&mut self, kind: Kind) -> bool {
         self.prepare();
         (self.present | self.chained) & kind.bit() != 0
     }
@@ -187,20 +196,26 @@ impl Context {
         if let Some(last) = self.chain.get_mut(kind as usize) {
             *last = end as u32;
             self.chained |= kind.bit();
+            self.chain_reach = self.chain_reach.max(end + CHAIN_BYTES);
         }
+    }
+
+    /// Where the last find of `kind` ends; 0 when there is none.
+    pub(super) fn last_end(&self, kind: Kind) -> usize {
+        self.chain.get(kind as usize).copied().unwrap_or(0) as usize
     }
 
     fn follows_supported(&mut self, text: &[u8], kind: Kind, start: usize) -> bool {
         if self.chained & kind.bit() == 0 {
             return false;
         }
-        let last = self.chain.get(kind as usize).copied().unwrap_or(0) as usize;
+        let last = self.last_end(kind);
         self.work += CHAIN_BYTES as u64 / 4;
         last <= start && start - last <= CHAIN_BYTES && text[last..start].iter().all(|byte| !byte.is_ascii_alphabetic())
     }
 
     /// Puts together what the words of the slice can support, once.
-    fn prepare(&mut self) {
+    pub(super) fn prepare(&mut self) {
         if self.ready {
             return;
         }
@@ -221,19 +236,26 @@ impl Context {
         self.lines_ready = true;
         self.lines.clear();
         self.delimiters.iter_mut().for_each(Vec::clear);
-        let mut start = 0;
-        while start < text.len() {
-            let end = memchr::memchr(b'\n', &text[start..]).map_or(text.len(), |at| start + at);
-            let mut counts = [0u32; 4];
-            for (at, byte) in text[start..end].iter().enumerate() {
-                let which = DELIMITER_OF[*byte as usize] as usize;
-                if which < DELIMITERS.len() {
-                    counts[which] += 1;
-                    self.delimiters[which].push((start + at) as u32);
+        let (mut line, mut counts) = (0, [0u32; 4]);
+        for start in (0..text.len()).step_by(BLOCK_BYTES) {
+            let mut places = separators(&text[start..]);
+            while places != 0 {
+                let at = start + places.trailing_zeros() as usize;
+                places &= places - 1;
+                match DELIMITERS.iter().position(|delimiter| *delimiter == text[at]) {
+                    Some(which) => {
+                        counts[which] += 1;
+                        self.delimiters[which].push(at as u32);
+                    }
+                    None => {
+                        self.add_line(line, std::mem::take(&mut counts));
+                        line = at + 1;
+                    }
                 }
             }
-            self.add_line(start, counts);
-            start = end + 1;
+        }
+        if line < text.len() {
+            self.add_line(line, counts);
         }
         self.work += text.len() as u64;
     }
@@ -266,8 +288,19 @@ impl Context {
         self.lines.partition_point(|line| line.start as usize <= at).checked_sub(1)
     }
 
-    /// The kinds supported by the heading of the column that `at` is in.
+    /// The kinds supported by the heading of the column that `at` is in. Several kinds ask for one place.
     fn heading(&mut self, text: &[u8], at: usize) -> u64 {
+        if let Some((place, kinds)) = self.headed
+            && place == at
+        {
+            return kinds;
+        }
+        let kinds = self.find_heading(text, at);
+        self.headed = Some((at, kinds));
+        kinds
+    }
+
+    fn find_heading(&mut self, text: &[u8], at: usize) -> u64 {
         self.find_lines(text);
         let Some(index) = self.line_of(at) else { return 0 };
         let line = self.lines[index];
@@ -338,6 +371,7 @@ impl Context {
 
 #[cfg(test)]
 mod tests {
+    use super::super::classes::Classes;
     use super::super::kind::KindSet;
     use super::super::landmarks::Landmarks;
     use super::*;
@@ -345,7 +379,8 @@ mod tests {
     fn supported(text: &str, kind: Kind, value: &str) -> bool {
         let mut context = Context::default();
         context.start_piece();
-        Landmarks::compile(KindSet(u64::MAX)).find(text.as_bytes(), &mut Vec::new(), &mut context.words);
+        let classes = Classes::of(text.as_bytes());
+        Landmarks::compile(KindSet(u64::MAX)).find(text.as_bytes(), &classes, &mut Vec::new(), &mut context.words);
         let start = text.find(value).expect("the value is in the text");
         context.supports(text.as_bytes(), kind, start, start + value.len())
     }

@@ -3,8 +3,8 @@
 //! One level only. Lines of wrapped base64 are read as one token. Random bytes are almost never readable (twelve random bytes are all
 //! printable once in 150 000 tries), so images, hashes and keys cost their decoding and no more.
 
-/// Shortest token that is decoded: eleven bytes of text, a US social security number.
-const TOKEN_BYTES_MIN: usize = 15;
+use super::classes::Classes;
+
 /// Characters of a line of wrapped base64 (RFC 2045 allows 76, PEM uses 64).
 const LINE_BYTES_MIN: usize = 60;
 
@@ -20,51 +20,21 @@ const fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
-/// Which bytes are base64 characters.
-const IS_SEXTET: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = sextet(byte as u8).is_some();
-        byte += 1;
+/// The next token at or behind `from`, as offsets.
+pub(super) fn next_token(text: &[u8], classes: &Classes, from: usize) -> Option<(usize, usize)> {
+    let start = classes.next_sextets(from)?;
+    let mut line = start;
+    loop {
+        let end = classes.next_no_sextet(line);
+        let wrapped = end - line >= LINE_BYTES_MIN
+            && (end - line).is_multiple_of(4)
+            && text.get(end) == Some(&b'\n')
+            && text.get(end + 1).is_some_and(|byte| sextet(*byte).is_some());
+        if !wrapped {
+            return Some((start, end));
+        }
+        line = end + 1;
     }
-    table
-};
-
-fn is_sextet(byte: u8) -> bool {
-    IS_SEXTET[byte as usize]
-}
-
-/// The next token at or behind `from`, as offsets, and where to go on.
-pub(super) fn next_token(text: &[u8], from: usize) -> Option<(usize, usize)> {
-    let mut at = from;
-    while let Some(window) = text.get(at..at + TOKEN_BYTES_MIN) {
-        // From the end: most words are shorter, so most bytes are never looked at.
-        if let Some(other) = window.iter().rposition(|byte| !is_sextet(*byte)) {
-            at += other + 1;
-            continue;
-        }
-        let start = at;
-        let mut line = at;
-        loop {
-            while at < text.len() && is_sextet(text[at]) {
-                at += 1;
-            }
-            let wrapped = at - line >= LINE_BYTES_MIN
-                && (at - line).is_multiple_of(4)
-                && text.get(at) == Some(&b'\n')
-                && text.get(at + 1).is_some_and(|byte| is_sextet(*byte));
-            if !wrapped {
-                break;
-            }
-            at += 1;
-            line = at;
-        }
-        if at - start >= TOKEN_BYTES_MIN {
-            return Some((start, at));
-        }
-    }
-    None
 }
 
 /// Decodes `token` into `out` if the result is text. Hexadecimal is tried first, as its digits are also base64.
@@ -181,6 +151,6 @@ mod tests {
     fn wrapped_lines_are_one_token() {
         let line = "QUJD".repeat(16);
         let text = format!("see {line}\n{line}\nQUJD end");
-        assert_eq!(next_token(text.as_bytes(), 4), Some((4, 4 + 64 + 1 + 64 + 1 + 4)));
+        assert_eq!(next_token(text.as_bytes(), &Classes::of(text.as_bytes()), 4), Some((4, 4 + 64 + 1 + 64 + 1 + 4)));
     }
 }

@@ -1,13 +1,15 @@
 //! Landmarks: the fixed strings that the lanes look for, found in one pass: context words, prefixes of credentials, words for digits, and
 //! the marks of a disguised e-mail address.
 //!
-//! A string can only begin where a word does, at a character that is not ASCII, or at one of a few marks. There the next four bytes (two,
-//! for the shortest strings) are looked up in a set of 64 Ki bits; only what passes is compared. So the tables take some tens of kilobytes,
-//! where an automaton of the same strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with
-//! the few strings that share its first bytes. The case of ASCII letters does not count but for prefixes.
+//! A string can only begin where a word does, at a character that is not ASCII, or at a sign; one that begins with a space is looked for
+//! at its second byte, as spaces are too many to stop at. There the next two bytes, then the next four (two, for the shortest strings) are
+//! looked up in sets of 64 Ki bits; only what passes is compared. So the tables take some tens of kilobytes, where an automaton of the same
+//! strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with the few strings that share its
+//! first bytes. The case of ASCII letters does not count but for prefixes.
 
 use std::ops::Range;
 
+use super::classes::{BLOCK_BYTES, Block, Classes};
 use super::context::WordAt;
 use super::kind::KindSet;
 use super::words::{Ending, TABLE};
@@ -22,6 +24,8 @@ pub(super) enum Meaning {
     Digit(spelled::Word),
     /// Something that stands for `@` or a dot.
     Disguise,
+    /// A word that says that something stands backwards.
+    Reversed,
 }
 
 /// A landmark in a text.
@@ -31,6 +35,36 @@ pub(super) struct Landmark {
     pub(super) end: u32,
     pub(super) meaning: Meaning,
 }
+
+/// Words that say that something stands backwards.
+const REVERSED: [&str; 26] = [
+    "backward",
+    "reversed",
+    "in reverse",
+    "mirror",
+    "right to left",
+    "rückwärts",
+    "umgekehrt",
+    "à l'envers",
+    "al revés",
+    "al reves",
+    "al rovescio",
+    "al contrario",
+    "ao contrário",
+    "achterstevoren",
+    "wspak",
+    "od tyłu",
+    "baklänges",
+    "наоборот",
+    "задом наперёд",
+    "倒着",
+    "倒序",
+    "反过来",
+    "逆順",
+    "逆から",
+    "거꾸로",
+    "tersten",
+];
 
 /// What a string is to the lanes.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +76,60 @@ enum Role {
 
 #[derive(Debug, Clone)]
 struct Entry {
-    /// Lower case but for prefixes.
+    /// Lower case but for prefixes. A space in front is left out.
     text: Box<[u8]>,
+    /// Its first eight bytes with the bit of lower case set, and which of them there are: what most strings of one key differ in.
+    head: u64,
+    mask: u64,
+    lead: Lead,
     role: Role,
+}
+
+/// The first eight bytes of a text, with the bit of lower case set; zeros where it is shorter.
+fn head(text: &[u8]) -> u64 {
+    let mut bytes = [0; 8];
+    match text.first_chunk() {
+        Some(first) => bytes = *first,
+        None => bytes[..text.len()].copy_from_slice(text),
+    }
+    u64::from_le_bytes(bytes) | 0x2020_2020_2020_2020
+}
+
+/// What must stand in front of a string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Lead {
+    Anything,
+    /// A space, which belongs to it.
+    Space,
+}
+
+impl Entry {
+    fn new(role: Role, text: &str) -> Entry {
+        let (lead, text) = match text.strip_prefix(' ') {
+            Some(rest) => (Lead::Space, rest),
+            None => (Lead::Anything, text),
+        };
+        let text = text.as_bytes();
+        let mask = u64::MAX >> (8 * (8 - text.len().min(8)));
+        Entry { text: text.into(), head: head(text) & mask, mask, lead, role }
+    }
+
+    /// Where the string begins that has its text at `at`, if it stands there.
+    fn start(&self, text: &[u8], at: usize) -> Option<usize> {
+        let here = text.get(at..at + self.text.len()).filter(|here| here.eq_ignore_ascii_case(&self.text))?;
+        match (self.role, self.lead) {
+            (Role::Mark(Meaning::Prefix(_)), _) if here != &*self.text => None,
+            (_, Lead::Space) => at.checked_sub(1).filter(|before| text[*before] == b' '),
+            (Role::Word(_, Ending::Whole), Lead::Anything) => {
+                // A number of something is a count.
+                let counts = here.len() >= 6
+                    && here[here.len() - 6..].eq_ignore_ascii_case(b"number")
+                    && text[at + here.len()..].starts_with(b" of ");
+                (ends(text, at, at + here.len()) && !counts).then_some(at)
+            }
+            (Role::Word(_, Ending::Open) | Role::Mark(_), Lead::Anything) => Some(at),
+        }
+    }
 }
 
 /// Bytes of the key of most strings, and of those too short for it.
@@ -140,55 +225,49 @@ pub(super) struct Landmarks {
     short: Index,
     /// The first two bytes of all strings, one bit each: what most places fail by.
     pairs: Box<[u64]>,
+    /// The same of those that are looked up by two bytes.
+    short_pairs: Box<[u64]>,
 }
 
-const SMALL: u8 = 1;
-const CAPITAL: u8 = 2;
-const BEGINS: u8 = 4;
-/// Small letters, capitals, and bytes at which a string may begin whatever stands before.
-const CLASS: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = match byte as u8 {
-            b'a'..=b'z' => SMALL,
-            b'A'..=b'Z' => CAPITAL,
-            b' ' | b'[' | b'(' | b'{' | b'<' | b'_' | b'-' | b':' | 0xc0.. => BEGINS,
-            _ => 0,
-        };
-        byte += 1;
-    }
-    table
-};
+fn has(pairs: &[u64], pair: usize) -> bool {
+    pairs[pair / 64] >> (pair % 64) & 1 == 1
+}
 
-/// Bytes that are looked at together.
-const BLOCK_BYTES: usize = 64;
-
-/// By the class of the byte before (three bits) and the byte's own: 1 where a string may begin.
-const STARTS: [u8; 64] = {
-    let mut table = [0; 64];
-    let mut at = 0;
-    while at < 64 {
-        let (before, class) = (at as u8 >> 3, at as u8 & 7);
-        let letter = class & (SMALL | CAPITAL) != 0;
-        let first = before & (SMALL | CAPITAL) == 0 || class & CAPITAL != 0 && before & SMALL != 0;
-        table[at] = (letter && first || class & BEGINS != 0) as u8;
-        at += 1;
+/// The first two bytes of all `entries`, one bit each.
+fn pairs_of(entries: &[Entry]) -> Box<[u64]> {
+    let mut pairs = vec![0; BITS / 64].into_boxed_slice();
+    for pair in entries.iter().filter_map(|entry| pair_of(&entry.text)) {
+        pairs[pair / 64] |= 1 << (pair % 64);
     }
-    table
-};
+    pairs
+}
+
+/// Where a string may begin in a block, given whether the byte in front of it is a small letter, and whether it is any.
+fn starts(block: &Block, before: &mut Before) -> u64 {
+    let letters = block.alnum & !block.digits;
+    let small = letters & !block.capitals;
+    let behind_letter = letters << 1 | before.letter;
+    let behind_small = small << 1 | before.small;
+    *before = Before { letter: letters >> 63, small: small >> 63 };
+    letters & !behind_letter | block.capitals & behind_small | block.signs
+}
+
+/// The last byte of the block before: 1 where it is a letter, and where it is a small one.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    letter: u64,
+    small: u64,
+}
 
 impl Landmarks {
     /// The strings for `kinds`.
     pub(super) fn compile(kinds: KindSet) -> Landmarks {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut add = |role: Role, text: &str| {
-            let text = text.as_bytes().to_vec().into_boxed_slice();
-            entries.push(Entry { text, role });
-        };
+        let mut add = |role: Role, text: &str| entries.push(Entry::new(role, text));
         secrets::prefixes().for_each(|(index, prefix)| add(Role::Mark(Meaning::Prefix(index)), prefix));
         spelled::words().for_each(|(word, text)| add(Role::Mark(Meaning::Digit(word)), text));
         mail::marks().for_each(|text| add(Role::Mark(Meaning::Disguise), text));
+        REVERSED.iter().for_each(|text| add(Role::Mark(Meaning::Reversed), text));
         for (row_kinds, ending, words) in TABLE {
             let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds.0;
             if mask != 0 {
@@ -209,61 +288,46 @@ impl Landmarks {
             entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
         };
         let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
-        let mut pairs = vec![0; BITS / 64].into_boxed_slice();
-        for pair in entries.iter().filter_map(|entry| pair_of(&entry.text)) {
-            pairs[pair / 64] |= 1 << (pair % 64);
-        }
-        Landmarks { entries, long, short, pairs }
+        let (pairs, short_pairs) = (pairs_of(&entries), pairs_of(&entries[..shorts]));
+        Landmarks { entries, long, short, pairs, short_pairs }
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
-    pub(super) fn find(&self, text: &[u8], marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+    pub(super) fn find(&self, text: &[u8], classes: &Classes, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         marks.clear();
         words.clear();
-        let mut before = 0;
-        for start in (0..text.len()).step_by(BLOCK_BYTES) {
-            let mut places = self.places(&text[start..text.len().min(start + BLOCK_BYTES + 1)], &mut before);
+        let mut before = Before::default();
+        for (index, block) in classes.blocks().iter().enumerate() {
+            let mut places = starts(block, &mut before);
+            let start = index * BLOCK_BYTES;
             while places != 0 {
-                self.look(text, start + places.trailing_zeros() as usize, marks, words);
+                let at = start + places.trailing_zeros() as usize;
                 places &= places - 1;
+                let Some(pair) = pair_of(&text[at..]) else { break };
+                if has(&self.pairs, pair) {
+                    self.look(text, at, pair, marks, words);
+                }
             }
         }
     }
 
-    /// The places of a block, and not of the byte behind it, where a string may begin, one bit each. There is no branch in it: where words
-    /// begin cannot be foretold, and guessing wrong costs more than all the rest.
-    fn places(&self, block: &[u8], before: &mut u8) -> u64 {
-        let mut places = 0;
-        for (at, byte) in block.iter().take(BLOCK_BYTES).enumerate() {
-            let class = CLASS[*byte as usize];
-            let begins = STARTS[(*before << 3 | class) as usize & 0x3f];
-            *before = class;
-            let next = block.get(at + 1).copied().unwrap_or(b' ');
-            let pair = usize::from(u16::from_le_bytes([*byte, next]) | 0x2020);
-            let known = self.pairs[pair / 64] >> (pair % 64) & 1;
-            places |= (u64::from(begins) & known) << at;
-        }
-        places
-    }
-
-    /// Notes which strings stand at `at`.
-    fn look(&self, text: &[u8], at: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+    /// Notes which strings stand at `at`, where the bytes of `pair` are.
+    fn look(&self, text: &[u8], at: usize, pair: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         let rest = &text[at..];
         let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));
-        let short = key_of(rest, SHORT_KEY_BYTES).map_or(0..0, |key| self.short.entries(key));
-        for entry in self.entries[long].iter().chain(&self.entries[short]) {
-            let Some(here) = rest.get(..entry.text.len()).filter(|here| here.eq_ignore_ascii_case(&entry.text)) else {
-                continue;
-            };
-            let (start, end) = (at as u32, (at + here.len()) as u32);
+        let short = if has(&self.short_pairs, pair) { key_of(rest, SHORT_KEY_BYTES) } else { None };
+        let short = short.map_or(0..0, |key| self.short.entries(key));
+        if long.is_empty() && short.is_empty() {
+            return;
+        }
+        let head = head(rest);
+        let alike = |entry: &&Entry| head & entry.mask == entry.head;
+        for entry in self.entries[long].iter().chain(&self.entries[short]).filter(alike) {
+            let Some(start) = entry.start(text, at) else { continue };
+            let (start, end) = (start as u32, (at + entry.text.len()) as u32);
             match entry.role {
-                Role::Mark(Meaning::Prefix(_)) if here != &*entry.text => {}
                 Role::Mark(meaning) => marks.push(Landmark { start, end, meaning }),
-                Role::Word(kinds, ending) => {
-                    if ending == Ending::Open || ends(text, at, at + here.len()) {
-                        words.push(WordAt { start, end, kinds });
-                    }
-                }
+                Role::Word(kinds, _) => words.push(WordAt { start, end, kinds }),
             }
         }
     }
@@ -307,10 +371,14 @@ mod tests {
         Landmarks::compile(KindSet(u64::MAX))
     }
 
+    fn find(landmarks: &Landmarks, text: &[u8], marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
+        landmarks.find(text, &Classes::of(text), marks, words);
+    }
+
     #[test]
     fn landmarks_come_in_order_the_longest_first_and_prefixes_keep_their_case() {
         let (mut marks, mut words) = (Vec::new(), Vec::new());
-        all().find(b"SK-ANT- sk-ant- Four [DOT]", &mut marks, &mut words);
+        find(&all(), b"SK-ANT- sk-ant- Four [DOT]", &mut marks, &mut words);
         let places: Vec<(u32, u32)> = marks.iter().map(|mark| (mark.start, mark.end)).collect();
         assert_eq!(places, [(8, 15), (8, 11), (16, 20), (21, 26)]);
     }
@@ -319,7 +387,7 @@ mod tests {
     fn words_of_other_scripts_are_found_in_both_cases() {
         let (mut marks, mut words) = (Vec::new(), Vec::new());
         for text in ["мой телефон", "Телефон:", "Τηλέφωνο", "我的手机号"] {
-            all().find(text.as_bytes(), &mut marks, &mut words);
+            find(&all(), text.as_bytes(), &mut marks, &mut words);
             assert!(!words.is_empty(), "{text}");
         }
     }
@@ -332,20 +400,13 @@ mod tests {
             let text = parts.concat();
             let landmarks = all();
             let (mut marks, mut words) = (Vec::new(), Vec::new());
-            landmarks.find(text.as_bytes(), &mut marks, &mut words);
+            find(&landmarks, text.as_bytes(), &mut marks, &mut words);
             let bytes = text.as_bytes();
             let mut slow = 0;
             for at in 0..bytes.len() {
                 let letter = |at: usize| bytes[at].is_ascii_alphabetic();
                 let inside = at > 0 && letter(at) && letter(at - 1) && !(bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
-                let here = landmarks.entries.iter().filter(|entry| {
-                    let same = bytes[at..].get(..entry.text.len()).filter(|same| same.eq_ignore_ascii_case(&entry.text));
-                    same.is_some_and(|same| match entry.role {
-                        Role::Mark(Meaning::Prefix(_)) => same == &*entry.text,
-                        Role::Mark(_) => true,
-                        Role::Word(_, ending) => ending == Ending::Open || ends(bytes, at, at + same.len()),
-                    })
-                });
+                let here = landmarks.entries.iter().filter(|entry| entry.start(bytes, at).is_some());
                 slow += if inside { 0 } else { here.count() };
             }
             prop_assert_eq!(marks.len() + words.len(), slow);

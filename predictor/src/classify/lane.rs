@@ -1,5 +1,6 @@
 //! What every lane works on: one slice of plain text, the words in it, and the place where finds go.
 
+use super::classes::Classes;
 use super::context::Context;
 use super::kind::{Kind, KindSet};
 use super::landmarks::Landmark;
@@ -19,10 +20,13 @@ pub(super) struct Found {
 #[derive(Debug)]
 pub(super) struct Lane<'a> {
     pub(super) text: &'a [u8],
+    pub(super) classes: &'a Classes,
     pub(super) marks: &'a [Landmark],
     pub(super) context: &'a mut Context,
     pub(super) kinds: KindSet,
     pub(super) found: &'a mut Vec<Found>,
+    /// The end of the last card or IBAN that the number lane took: it comes by where they begin, so this one covers what ends in front.
+    pub(super) covered: usize,
 }
 
 impl Lane<'_> {
@@ -37,6 +41,9 @@ impl Lane<'_> {
             return;
         }
         self.context.confirm(kind, end);
+        if matches!(kind, Kind::CreditCard | Kind::Iban) {
+            self.covered = self.covered.max(end);
+        }
         if self.found.len() < FOUND_MAX {
             self.found.push(Found { kind, start: start as u32, end: end as u32 });
         }
@@ -49,9 +56,14 @@ impl Lane<'_> {
         }
     }
 
-    /// Whether `kind` is wanted and some word of the slice could support it.
-    pub(super) fn may_be_supported(&mut self, kind: Kind) -> bool {
-        self.kinds.contains(kind) && self.context.may_support(kind)
+    /// Whether `kind` is wanted and something could support it somewhere in the slice.
+    pub(super) fn may_be_supported_somewhere(&mut self, kind: Kind) -> bool {
+        self.kinds.contains(kind) && self.context.may_support_somewhere(kind)
+    }
+
+    /// All kinds that may be supported at `start`, as bits, once the context is prepared.
+    pub(super) fn possible(&self, start: usize) -> u64 {
+        self.kinds.0 & self.context.possible(start)
     }
 
     /// Whether `kind` is wanted and has a context word.

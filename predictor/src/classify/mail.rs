@@ -152,7 +152,10 @@ fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
             end = start + dot + 1 + ascii;
             continue;
         }
-        let foreign = top.len() >= 3 && top.iter().all(|byte| *byte >= 0x80);
+        // Letters of Greek or Cyrillic among Latin ones are put there to look like them.
+        let lookalike =
+            ascii < 2 && top.iter().all(|byte| byte.is_ascii_alphabetic() || matches!(byte, 0x80..=0xbf | 0xce..=0xd3));
+        let foreign = top.len() >= 3 && (lookalike || top.iter().all(|byte| *byte >= 0x80));
         let fits = foreign || ((2..=24).contains(&top.len()) && (ascii == top.len() || top.starts_with(b"xn--")));
         let lower: &mut [u8] = &mut [0u8; 24];
         let lower = &mut lower[..top.len().min(24)];
@@ -171,94 +174,69 @@ fn domain_end(text: &[u8], start: usize, mut end: usize) -> Option<usize> {
     }
 }
 
-/// Words written for a dot, with the brackets or spaces people put around them.
-const DOTS: &[&str] = &[
-    "[dot]",
-    "(dot)",
-    "{dot}",
-    "<dot>",
-    " dot ",
-    "_dot_",
-    "-dot-",
-    "[.]",
-    "(.)",
-    " . ",
-    "[punkt]",
-    "(punkt)",
-    " punkt ",
-    "[punto]",
-    "(punto)",
-    " punto ",
-    "[point]",
-    "(point)",
-    " point ",
-    "(ponto)",
-    " ponto ",
-    " kropka ",
-    " punt ",
-    " точка ",
+/// Whether a form says by itself that an address may be disguised.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Tells,
+    /// A common word, or a plain sign: looked at only near one that tells.
+    Common,
+}
+
+/// What is written for the sign or a dot, with the brackets or spaces people put around it, and what it stands for.
+const FORMS: &[(&str, u8, Form)] = &[
+    ("[at]", b'@', Form::Tells),
+    ("(at)", b'@', Form::Tells),
+    ("{at}", b'@', Form::Tells),
+    ("<at>", b'@', Form::Tells),
+    (" at ", b'@', Form::Common),
+    ("_at_", b'@', Form::Common),
+    ("-at-", b'@', Form::Common),
+    (" @ ", b'@', Form::Tells),
+    ("[@]", b'@', Form::Tells),
+    ("(@)", b'@', Form::Tells),
+    ("{@}", b'@', Form::Tells),
+    ("[ät]", b'@', Form::Tells),
+    ("(ät)", b'@', Form::Tells),
+    (" ät ", b'@', Form::Tells),
+    ("[arroba]", b'@', Form::Tells),
+    ("(arroba)", b'@', Form::Tells),
+    (" arroba ", b'@', Form::Tells),
+    ("(arobase)", b'@', Form::Tells),
+    (" arobase ", b'@', Form::Tells),
+    (" chiocciola ", b'@', Form::Tells),
+    ("(chiocciola)", b'@', Form::Tells),
+    (" małpa ", b'@', Form::Tells),
+    (" apenstaartje ", b'@', Form::Tells),
+    (" snabel-a ", b'@', Form::Tells),
+    (" собака ", b'@', Form::Tells),
+    (" klammeraffe ", b'@', Form::Tells),
+    ("[dot]", b'.', Form::Tells),
+    ("(dot)", b'.', Form::Tells),
+    ("{dot}", b'.', Form::Tells),
+    ("<dot>", b'.', Form::Tells),
+    (" dot ", b'.', Form::Tells),
+    ("_dot_", b'.', Form::Tells),
+    ("-dot-", b'.', Form::Tells),
+    ("[.]", b'.', Form::Common),
+    ("(.)", b'.', Form::Common),
+    (" . ", b'.', Form::Common),
+    ("[punkt]", b'.', Form::Common),
+    ("(punkt)", b'.', Form::Common),
+    (" punkt ", b'.', Form::Common),
+    ("[punto]", b'.', Form::Common),
+    ("(punto)", b'.', Form::Common),
+    (" punto ", b'.', Form::Common),
+    ("[point]", b'.', Form::Common),
+    ("(point)", b'.', Form::Common),
+    (" point ", b'.', Form::Common),
+    ("(ponto)", b'.', Form::Common),
+    (" ponto ", b'.', Form::Common),
+    (" kropka ", b'.', Form::Common),
+    (" punt ", b'.', Form::Common),
+    (" точка ", b'.', Form::Common),
 ];
-/// The same for the sign.
-const SIGNS: &[&str] = &[
-    "[at]",
-    "(at)",
-    "{at}",
-    "<at>",
-    " at ",
-    "_at_",
-    "-at-",
-    " @ ",
-    "[@]",
-    "(@)",
-    "{@}",
-    "[ät]",
-    "(ät)",
-    " ät ",
-    "[arroba]",
-    "(arroba)",
-    " arroba ",
-    "(arobase)",
-    " arobase ",
-    " chiocciola ",
-    "(chiocciola)",
-    " małpa ",
-    " apenstaartje ",
-    " snabel-a ",
-    " собака ",
-    " klammeraffe ",
-];
-/// Which of them say by themselves that an address may be disguised. The others are common words, or plain ones.
-const TELLING: &[&str] = &[
-    "[dot]",
-    "(dot)",
-    "{dot}",
-    "<dot>",
-    " dot ",
-    "_dot_",
-    "-dot-",
-    "[at]",
-    "(at)",
-    "{at}",
-    "<at>",
-    " @ ",
-    "[@]",
-    "(@)",
-    "{@}",
-    "[ät]",
-    "(ät)",
-    " ät ",
-    "[arroba]",
-    "(arroba)",
-    " arroba ",
-    "(arobase)",
-    " arobase ",
-    " chiocciola ",
-    "(chiocciola)",
-    " małpa ",
-    " apenstaartje ",
-    " snabel-a ",
-    " собака ",
-    " klammeraffe ",
+/// Behind these providers' names a plain " at " tells, and so does a shouted one.
+const PLAINLY: &[&str] = &[
     " AT ",
     " at gmail.",
     " at googlemail.",
@@ -281,26 +259,20 @@ const TELLING: &[&str] = &[
 
 /// The landmarks of this lane.
 pub(super) fn marks() -> impl Iterator<Item = &'static str> {
-    TELLING.iter().copied()
+    let telling = FORMS.iter().filter(|(_, _, form)| *form == Form::Tells);
+    telling.map(|(text, _, _)| *text).chain(PLAINLY.iter().copied())
 }
 
-fn starts_with_any(text: &[u8], words: &[&str]) -> Option<usize> {
-    words
-        .iter()
-        .find(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word.as_bytes())))
-        .map(|word| word.len())
-}
-
-/// What the disguise that begins at the front of `text` stands for, and its length. The byte behind its first decides which words are compared.
+/// What the disguise that begins at the front of `text` stands for, and its length.
 fn undisguise(text: &[u8]) -> Option<(u8, usize)> {
-    match text.get(1)?.to_ascii_lowercase() {
-        b'a' | b'@' | b'c' | b's' | b'm' => starts_with_any(text, SIGNS).map(|len| (b'@', len)),
-        b'd' | b'p' | b'.' => starts_with_any(text, DOTS).map(|len| (b'.', len)),
-        b'k' | 0x80.. => starts_with_any(text, SIGNS)
-            .map(|len| (b'@', len))
-            .or_else(|| starts_with_any(text, DOTS).map(|len| (b'.', len))),
-        _ => None,
-    }
+    let [first, second] = *text.first_chunk()?;
+    let found = FORMS.iter().find(|(form, _, _)| {
+        let form = form.as_bytes();
+        form[0] == first
+            && form[1] == second.to_ascii_lowercase()
+            && text.get(..form.len()).is_some_and(|head| head.eq_ignore_ascii_case(form))
+    })?;
+    Some((found.1, found.0.len()))
 }
 
 /// Looks for addresses with a written-out dot or sign: the text around is copied with both put back, and read as usual.

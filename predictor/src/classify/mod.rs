@@ -10,7 +10,7 @@
 //!
 //! Text that comes again need not be read again: [`Memory`].
 //!
-//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, `landmarks` (fixed strings), then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
+//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, `classes` (letters and digits), `landmarks` (fixed strings), then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
 //! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
 //! disguised.
 
@@ -18,6 +18,7 @@ mod cards;
 #[cfg(test)]
 mod cases;
 mod checksum;
+mod classes;
 pub mod complexity;
 mod context;
 mod custom;
@@ -27,6 +28,7 @@ mod findings;
 mod kind;
 mod landmarks;
 mod lane;
+mod layout;
 mod mail;
 mod memory;
 mod network;

@@ -26,7 +26,9 @@ pub(super) fn scan(lane: &mut Lane<'_>) {
     }
     done = 0;
     for at in memchr::memchr2_iter(b':', b'-', text) {
-        if at >= done {
+        // Behind most of these signs is a space or a word.
+        let goes_on = text.get(at + 1).is_some_and(|next| next.is_ascii_hexdigit() || *next == b':');
+        if at >= done && (goes_on || lane.before(at) == b':') {
             done = colons(lane, at, done);
         }
     }
@@ -130,7 +132,7 @@ fn colons(lane: &mut Lane<'_>, at: usize, floor: usize) -> usize {
     next
 }
 
-/// Six pairs with one kind of separator, neither all zeros nor all ones.
+/// Six pairs with one kind of separator, neither all zeros nor all ones. Six pairs of decimal digits and dashes are dates and draws.
 fn hardware(token: &[u8]) -> bool {
     token.len() == 17
         && token
@@ -138,6 +140,7 @@ fn hardware(token: &[u8]) -> bool {
             .enumerate()
             .all(|(at, byte)| if at % 3 == 2 { *byte == token[2] } else { byte.is_ascii_hexdigit() })
         && matches!(token[2], b':' | b'-')
+        && (token[2] == b':' || token.iter().any(u8::is_ascii_alphabetic))
         && !token.eq_ignore_ascii_case(b"ff:ff:ff:ff:ff:ff")
         && token != b"00:00:00:00:00:00"
 }

@@ -4,6 +4,8 @@
 //! drops zero-width characters, and decodes escapes of JSON (`\u0040`), URLs (`%40`) and HTML (`&#64;`). Other bytes are kept.
 //! A text without such bytes is not copied. Linear: each source byte is looked at once, each escape is bounded in length.
 
+use super::classes::{BLOCK_BYTES, specials};
+
 /// A place from which plain bytes correspond one to one to source bytes.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
@@ -42,76 +44,68 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Bytes after which something may have to change.
-const fn special(byte: u8) -> bool {
-    byte >= 0x80 || matches!(byte, b'\\' | b'%' | b'&')
-}
-
-const SPECIAL: [bool; 256] = {
-    let mut table = [false; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = special(byte as u8);
-        byte += 1;
-    }
-    table
-};
-
-/// How many bytes from the front of `text` can be taken as they are: eight at a time, then one by one.
-fn ordinary(text: &[u8]) -> usize {
-    let blocks = text
-        .chunks_exact(8)
-        .take_while(|block| !block.iter().fold(false, |any, byte| any | SPECIAL[*byte as usize]))
-        .count()
-        * 8;
-    text[blocks..].iter().position(|byte| SPECIAL[*byte as usize]).map_or(text.len(), |at| blocks + at)
-}
-
 impl Buffer {
-    /// The plain form of `source`.
+    /// The plain form of `source`. What stays as it is is copied in long stretches, or not at all when everything does.
     pub(super) fn normalise<'a>(&'a mut self, source: &'a str) -> Plain<'a> {
         let bytes = source.as_bytes();
-        let first = ordinary(bytes);
-        if first == bytes.len() {
-            return Plain::verbatim(bytes);
-        }
         self.bytes.clear();
         self.marks.clear();
-        self.bytes.extend_from_slice(&bytes[..first]);
-        let mut at = first;
-        while at < bytes.len() {
-            let plain = ordinary(&bytes[at..]);
-            self.bytes.extend_from_slice(&bytes[at..at + plain]);
-            at += plain;
-            if at < bytes.len() {
-                at = self.special_at(source, at);
+        // What has been copied, and what has been looked at.
+        let (mut copied, mut next) = (0, 0);
+        for start in (0..bytes.len()).step_by(BLOCK_BYTES) {
+            let mut places = specials(&bytes[start..]);
+            while places != 0 {
+                let at = start + places.trailing_zeros() as usize;
+                places &= places - 1;
+                if at < next {
+                    continue;
+                }
+                let (read, form) = special_at(source, at);
+                next = at + read;
+                if let Some(form) = form {
+                    self.bytes.extend_from_slice(&bytes[copied..at]);
+                    copied = next;
+                    self.put(form, next);
+                }
             }
         }
+        if copied == 0 {
+            return Plain::verbatim(bytes);
+        }
+        self.bytes.extend_from_slice(&bytes[copied..]);
         Plain { bytes: &self.bytes, marks: &self.marks }
     }
 
-    /// Handles the special byte at `at` and says where the next unread byte is.
-    fn special_at(&mut self, source: &str, at: usize) -> usize {
-        let rest = &source.as_bytes()[at..];
-        let (read, decoded) = match rest[0] {
-            b'\\' => json_escape(rest),
-            b'%' => percent_escape(rest),
-            b'&' => html_escape(rest),
-            _ => match source[at..].chars().next() {
-                Some(char) => (char.len_utf8(), Some(char)),
-                None => (1, None),
-            },
-        };
-        match decoded.map(plain_form) {
-            Some(Form::Byte(byte)) => self.bytes.push(byte),
-            Some(Form::Nothing) => {}
-            Some(Form::Same(char)) => self.bytes.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
-            None => self.bytes.extend_from_slice(&rest[..read]),
+    /// Writes the form of a character that ends at `source`.
+    fn put(&mut self, form: Form, source: usize) {
+        match form {
+            Form::Byte(byte) => self.bytes.push(byte),
+            Form::Nothing => {}
+            Form::Same(char) => self.bytes.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
         }
-        let next = at + read;
-        self.marks.push(Mark { plain: self.bytes.len() as u32, source: next as u32 });
-        next
+        self.marks.push(Mark { plain: self.bytes.len() as u32, source: source as u32 });
     }
+}
+
+/// How many bytes the escape or character at `at` takes, and its plain form if that is another.
+fn special_at(source: &str, at: usize) -> (usize, Option<Form>) {
+    let rest = &source.as_bytes()[at..];
+    let (read, decoded) = match rest[0] {
+        b'\\' => json_escape(rest),
+        b'%' => percent_escape(rest),
+        b'&' => html_escape(rest),
+        // Blocks of which no character has another form, told by their first bytes: Latin, Greek, Cyrillic and Hebrew, kana, Han and Hangul.
+        // Most text that is not ASCII is of these.
+        0xc3..=0xc9 | 0xce..=0xd7 => return (2, None),
+        0xe3 if rest.get(1).is_some_and(|second| *second > 0x80) => return (3, None),
+        0xe4..=0xec => return (3, None),
+        _ => {
+            let Some(char) = source.get(at..).and_then(|rest| rest.chars().next()) else { return (1, None) };
+            let form = plain_form(char);
+            return (char.len_utf8(), Some(form).filter(|form| !matches!(form, Form::Same(_))));
+        }
+    };
+    (read, decoded.map(plain_form))
 }
 
 /// `\uXXXX`, `\n`, `\t`, `\r`, `\"`, `\/`, `\\` (RFC 8259, section 7). Tool arguments are JSON inside JSON, so one level is still there.
@@ -161,6 +155,8 @@ fn hex(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0u32, |sum, byte| Some(sum.checked_mul(16)? + char::from(*byte).to_digit(16)?))
 }
 
+/// What a character is read as.
+#[derive(Debug, Clone, Copy)]
 enum Form {
     Byte(u8),
     Nothing,

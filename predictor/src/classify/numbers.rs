@@ -5,12 +5,15 @@
 //! able to do. Cost: a window is extended run by run up to [`WINDOW_BYTES_MAX`] characters and [`WINDOW_RUNS_MAX`] runs, and sequences of
 //! one-digit runs are judged once as a whole, so each byte takes part in a bounded number of windows.
 
+use std::ops::Range;
+
 use super::cards;
 use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
+use super::layout::{Layout, promising};
 use super::phone;
-use super::runs::{DASH, DOT, LIST, OTHER, Run, SPACE, Shape, cut};
+use super::runs::{DASH, DOT, LIST, OTHER, Run, Runs, SPACE, Shape, cut};
 use super::tokens;
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
@@ -35,6 +38,8 @@ pub(super) struct Window<'a> {
     /// Digits of the neighbouring runs of the cluster; 0 when there is none.
     pub(super) before_size: usize,
     pub(super) after_size: usize,
+    /// The kinds that something may support here, as bits.
+    pub(super) possible: u64,
 }
 
 impl Window<'_> {
@@ -74,120 +79,143 @@ impl Window<'_> {
 }
 
 /// Looks for every identifier of digits and short mixed tokens.
-pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
+pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
     cut(lane, runs);
+    lane.context.prepare();
+    lane.covered = 0;
+    let runs = &*runs;
     let mut first = 0;
-    while first < runs.len() {
+    while first < runs.all.len() {
         let mut last = first;
-        while last + 1 < runs.len() && !matches!(runs[last].gap, 0 | LIST) {
+        while last + 1 < runs.all.len() && !matches!(runs.all[last].gap, 0 | LIST) {
             last += 1;
         }
-        let cluster = &runs[first..=last];
+        let cluster = &runs.all[first..=last];
         if cluster.iter().any(|run| run.shape != Shape::Letters || run.len() > 2) {
-            for index in 0..cluster.len() {
-                lone(lane, &cluster[index]);
-                windows(lane, cluster, index);
+            for index in first..=last {
+                lone(lane, &runs.all[index]);
+                windows(lane, runs, first..last + 1, index);
             }
         }
         first = last + 1;
     }
-    cards::listed(lane, runs);
+    cards::listed(lane, &runs.all);
+    bank_codes(lane);
 }
 
-/// Judges every window that begins with run `first`.
-fn windows(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
-    let one_digit =
-        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.len() == 1 && run.shape == Shape::Digits);
+/// Letters of a bank identifier code without digits, without and with its branch.
+const BANK_CODE_BYTES: [usize; 2] = [8, 11];
+
+/// Looks for bank identifier codes that are letters alone, where a word may support one: rows of capitals, which are rare.
+fn bank_codes(lane: &mut Lane<'_>) {
+    let mut next = 0;
+    while let Some(start) = lane.classes.next_capitals(next).filter(|_| lane.may_be_supported_somewhere(Kind::SwiftBic))
+    {
+        let end = lane.classes.next_no_capital(start);
+        next = end;
+        let apart = !lane.before(start).is_ascii_alphanumeric() && !lane.byte(end).is_ascii_alphanumeric();
+        if apart && BANK_CODE_BYTES.contains(&(end - start)) && checksum::swift_bic(&lane.text[start..end]) {
+            lane.take_if_supported(Kind::SwiftBic, start, end);
+        }
+    }
+}
+
+/// Judges every window that begins with run `first` of `cluster`.
+fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize) {
+    let all = &runs.all[..cluster.end];
+    let one_digit = |index: usize| all.get(index).is_some_and(Run::is_one_digit);
     if one_digit(first) && one_digit(first + 1) {
-        if first == 0 || !one_digit(first - 1) {
-            spelled(lane, cluster, first);
+        if first == cluster.start || !one_digit(first - 1) {
+            spelled(lane, runs, cluster.end, first);
         }
         return;
     }
     // Words of one or two letters in a row begin nothing.
-    let words =
-        |index: usize| cluster.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
-    if words(first) && (words(first + 1) || first + 1 == cluster.len()) {
+    let words = |index: usize| all.get(index).is_some_and(|run: &Run| run.shape == Shape::Letters && run.len() <= 2);
+    if words(first) && (words(first + 1) || first + 1 == cluster.end) {
         return;
     }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    let mut sizes = [0u8; WINDOW_RUNS_MAX];
-    let (mut len, mut letters, mut seps) = (0usize, 0u64, 0u8);
-    for (count, run) in cluster[first..].iter().enumerate().take(WINDOW_RUNS_MAX) {
-        if len + run.len() > WINDOW_BYTES_MAX {
+    let digits_of = |index: usize| all.get(index).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len);
+    let before_size = if first > cluster.start { digits_of(first - 1) } else { 0 };
+    let start = all[first].start as usize;
+    let (marked, possible) = (marked(lane, start), lane.possible(start));
+    let (mut len, mut seps, mut letters, mut layout) = (0usize, 0u8, false, Layout::EMPTY);
+    for last in first..cluster.end.min(first + WINDOW_RUNS_MAX) {
+        let run = &all[last];
+        len += run.len();
+        layout = layout.and(run.len());
+        if len > WINDOW_BYTES_MAX {
             return;
         }
-        if count > 0 {
-            seps |= cluster[first + count - 1].gap;
+        if last > first {
+            seps |= all[last - 1].gap;
         }
-        let text = &lane.text[run.start as usize..run.end as usize];
-        // Byte by byte: the runs are short, and a call for each costs more.
-        chars[len..].iter_mut().zip(text).for_each(|(to, from)| *to = *from);
-        if run.shape != Shape::Digits {
-            chars[len..len + text.len()].make_ascii_uppercase();
-            let bits = text.iter().enumerate().map(|(at, byte)| u64::from(!byte.is_ascii_digit()) << at);
-            letters |= bits.fold(0, |all, bit| all | bit) << len;
-        }
-        len += text.len();
-        sizes[count] = run.len() as u8;
-        if len < WINDOW_BYTES_MIN
-            || (count >= 5 && letters == 0 && !many_runs_fit(lane, &sizes[..=count], cluster[first].start))
-        {
+        letters |= run.shape != Shape::Digits;
+        let sizes = runs.sizes(first..last + 1);
+        // Inside a card or an IBAN nothing else is of interest.
+        let end = run.end as usize;
+        if end <= lane.covered || len < WINDOW_BYTES_MIN {
             continue;
         }
-        let neighbour = |index: Option<usize>| {
-            index.and_then(|index| cluster.get(index)).filter(|run| run.shape == Shape::Digits).map_or(0, Run::len)
-        };
-        lane.work(4);
-        judge(
-            lane,
-            &Window {
-                chars: &chars[..len],
-                letters,
-                sizes: &sizes[..=count],
-                seps,
-                start: cluster[first].start as usize,
-                end: run.end as usize,
-                before_size: neighbour(first.checked_sub(1)),
-                after_size: neighbour(Some(first + count + 1)),
-            },
-        );
+        let chars = runs.chars(first, len);
+        let window =
+            |letters, after_size| Window { chars, letters, sizes, seps, start, end, before_size, after_size, possible };
+        if letters {
+            if matches!(len, 8..=11 | 15 | 16 | 18) {
+                lane.work(4);
+                mixed(lane, &window(letters_of(chars), digits_of(last + 1)));
+            }
+            continue;
+        }
+        let open = promising(possible, chars, layout);
+        if (open || marked) && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start)) {
+            lane.work(4);
+            let window = window(0, digits_of(last + 1));
+            if open {
+                digits(lane, &window, Glue::Apart);
+            }
+            phone::judge(lane, &window);
+        }
     }
 }
 
+/// What the place of a window says: whether a telephone number is marked there, by a sign in front or a 0.
+fn marked(lane: &Lane<'_>, start: usize) -> bool {
+    lane.text[start] == b'0' || matches!(lane.before(start), b'+' | b'(')
+}
+
+/// Which characters are letters, one bit each.
+fn letters_of(chars: &[u8]) -> u64 {
+    chars.iter().enumerate().fold(0, |bits, (at, char)| bits | u64::from(!char.is_ascii_digit()) << at)
+}
+
 /// Whether six or more runs of digits can be one identifier: a NIR, a card in pairs, or a telephone number with its country code.
-fn many_runs_fit(lane: &Lane<'_>, sizes: &[u8], start: u32) -> bool {
-    let start = start as usize;
+fn many_runs_fit(lane: &Lane<'_>, sizes: &[u8], start: usize) -> bool {
     matches!(sizes, [1, 2, 2, 2, 3, 3, 2] | [2, 2, 2, 2, 2, 2, 2, 2])
         || matches!(lane.before(start), b'+' | b'(')
         || lane.text[start..].starts_with(b"00")
 }
 
-/// Judges the whole sequence of one-digit runs that begins at `first`.
-fn spelled(lane: &mut Lane<'_>, cluster: &[Run], first: usize) {
-    let sequence = cluster[first..].iter().take_while(|run| run.len() == 1 && run.shape == Shape::Digits).count();
+/// Judges the whole sequence of one-digit runs that begins at `first`, in a cluster that ends at `end`.
+fn spelled(lane: &mut Lane<'_>, runs: &Runs, end: usize, first: usize) {
+    let sequence = runs.all[first..end].iter().take_while(|run| run.is_one_digit()).count();
     lane.work(sequence);
     if sequence > WINDOW_BYTES_MAX {
         return;
     }
-    let mut chars = [0u8; WINDOW_BYTES_MAX];
-    for (at, run) in cluster[first..first + sequence].iter().enumerate() {
-        chars[at] = lane.text[run.start as usize];
-    }
-    let last = cluster[first + sequence - 1];
-    judge(
-        lane,
-        &Window {
-            chars: &chars[..sequence],
-            letters: 0,
-            sizes: &[1; WINDOW_BYTES_MAX][..sequence],
-            seps: SPACE,
-            start: cluster[first].start as usize,
-            end: last.end as usize,
-            before_size: 0,
-            after_size: 0,
-        },
-    );
+    let window = Window {
+        chars: runs.chars(first, sequence),
+        letters: 0,
+        sizes: runs.sizes(first..first + sequence),
+        seps: SPACE,
+        start: runs.all[first].start as usize,
+        end: runs.all[first + sequence - 1].end as usize,
+        before_size: 0,
+        after_size: 0,
+        possible: lane.possible(runs.all[first].start as usize),
+    };
+    digits(lane, &window, Glue::Apart);
+    phone::judge(lane, &window);
 }
 
 /// How much a window must have going for it.
@@ -203,7 +231,7 @@ pub(super) enum Proof {
 pub(super) fn take_if(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: Proof, check: Check) {
     let open = match proof {
         Proof::Shape => lane.kinds.contains(kind),
-        Proof::Word => lane.may_be_supported(kind),
+        Proof::Word => window.possible & kind.bit() != 0,
     };
     if open && check(window.chars) {
         take(lane, window, kind, proof);
@@ -219,15 +247,6 @@ pub(super) fn take(lane: &mut Lane<'_>, window: &Window<'_>, kind: Kind, proof: 
 
 pub(super) fn shape_if(proven: bool) -> Proof {
     if proven { Proof::Shape } else { Proof::Word }
-}
-
-fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
-    if window.letters == 0 {
-        digits(lane, window, Glue::Apart);
-        phone::judge(lane, window);
-    } else {
-        mixed(lane, window);
-    }
 }
 
 /// A checksum over digits.
@@ -327,6 +346,11 @@ fn one_case(lane: &Lane<'_>, window: &Window<'_>) -> bool {
 
 fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     use Kind::{CnRic, EsDni, EsNie, FiHetu, FrNir, InPan, ItCodiceFiscale, MxCurp, SgNric, SwiftBic, UkNino, UsMbi};
+    const LAST_OF_NINE: u64 = mask(&[8]);
+    const LAST_OF_TEN: u64 = mask(&[9]);
+    const LAST_OF_EIGHTEEN: u64 = mask(&[17]);
+    const SEVENTH: u64 = mask(&[6]);
+    const CENTURY_AND_CHECK: u64 = mask(&[6, 10]);
     const NINO: u64 = mask(&[0, 1, 8]);
     const FIRST_AND_LAST: u64 = mask(&[0, 8]);
     const PAN: u64 = mask(&[0, 1, 2, 3, 4, 9]);
@@ -341,12 +365,12 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     }
     let shape_fits = match chars.len() {
         8 => has(BIC),
-        9 => letters == NINO || letters == FIRST_AND_LAST || letters == mask(&[8]),
-        10 => letters == PAN || letters == mask(&[9]),
-        11 => has(BIC) || has(MBI) || letters & !mask(&[6, 10]) == 0,
-        15 => letters == mask(&[6]),
+        9 => letters == NINO || letters == FIRST_AND_LAST || letters == LAST_OF_NINE,
+        10 => letters == PAN || letters == LAST_OF_TEN,
+        11 => has(BIC) || has(MBI) || letters & !CENTURY_AND_CHECK == 0,
+        15 => letters == SEVENTH,
         16 => has(TAX_CODE),
-        18 => has(CURP) || letters == mask(&[17]),
+        18 => has(CURP) || letters == LAST_OF_EIGHTEEN,
         _ => false,
     };
     if !shape_fits || !one_case(lane, window) {
@@ -362,7 +386,7 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
                 shape_if(single || matches!(window.sizes, [2, 2, 2, 2, 1] | [2, 6, 1] | [8, 1] | [2, 7])),
             );
         }
-        9 if letters == mask(&[8]) && checksum::es_dni(chars) => {
+        9 if letters == LAST_OF_NINE && checksum::es_dni(chars) => {
             take(lane, window, EsDni, shape_if(single || matches!(window.sizes, [8, 1] | [2, 3, 3, 1] | [2, 3, 4])));
         }
         9 if letters == FIRST_AND_LAST => {
@@ -374,10 +398,10 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
             }
         }
         10 if letters == PAN && checksum::in_pan(chars) => take(lane, window, InPan, Proof::Word),
-        10 if letters == mask(&[9]) && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => {
+        10 if letters == LAST_OF_TEN && window.layout(&[6, 4]) && checksum::fi_hetu(chars) => {
             take(lane, window, FiHetu, Proof::Shape);
         }
-        11 if single && matches!(chars[6], b'A'..=b'F' | b'U'..=b'Y') && letters & !mask(&[6, 10]) == 0 => {
+        11 if single && matches!(chars[6], b'A'..=b'F' | b'U'..=b'Y') && letters & !CENTURY_AND_CHECK == 0 => {
             let mut without_century = [0u8; 10];
             without_century[..6].copy_from_slice(&chars[..6]);
             without_century[6..].copy_from_slice(&chars[7..]);
@@ -415,6 +439,7 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
     if (7..=16).contains(&text.len()) && lane.wants(KindSet(Kind::Passport.bit() | Kind::UsDriverLicense.bit())) {
         tokens::licence(lane, start, end);
     }
+    cards::glued(lane, start, end);
     let word = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
     let tail = &text[word..];
     if word >= 2 && (7..=19).contains(&tail.len()) && tail.iter().all(u8::is_ascii_digit) {
@@ -429,6 +454,7 @@ fn lone(lane: &mut Lane<'_>, run: &Run) {
             end,
             before_size: 0,
             after_size: 0,
+            possible: lane.possible(start + word),
         };
         digits(lane, &window, Glue::Word);
         phone::judge_supported(lane, &window);

@@ -16,12 +16,17 @@ const NAME_BYTES: usize = 20;
 /// Judges a window of digits.
 pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     let len = window.chars.len();
-    if !lane.kinds.contains(Kind::Phone) || !(7..=16).contains(&len) {
+    // Windows come by where they begin: what ends in front of the last number's end is a part of it.
+    let part = window.end <= lane.context.last_end(Kind::Phone);
+    if part || !lane.kinds.contains(Kind::Phone) || !(7..=16).contains(&len) {
         return;
     }
-    if international(lane, window) {
+    // What no layout can fit is most of a table of numbers.
+    let marked = matches!(lane.before(window.start), b'+' | b'(');
+    let open = marked || matches!(window.chars[0], b'0' | b'1' | b'8') || window.layout(&[3, 3, 4]);
+    if open && international(lane, window) {
         lane.take(Kind::Phone, plus(lane, window).unwrap_or(window.start), window.end);
-    } else if national(lane, window) {
+    } else if open && national(lane, window) {
         let bracket = usize::from(lane.before(window.start) == b'(');
         lane.take(Kind::Phone, window.start - bracket, window.end);
     } else {
@@ -31,7 +36,7 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
 
 /// Takes a number of plausible length and layout if a word supports it.
 pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
-    if !NATIONAL.contains(&window.chars.len()) || !lane.may_be_supported(Kind::Phone) {
+    if !NATIONAL.contains(&window.chars.len()) || window.possible & Kind::Phone.bit() == 0 {
         return;
     }
     let (chars, sizes) = (window.chars, window.sizes);
@@ -53,66 +58,142 @@ pub(super) fn judge_supported(lane: &mut Lane<'_>, window: &Window<'_>) {
 }
 
 /// Words right in front of numbers that are no telephone numbers.
-const NAMES: [&[u8]; 58] = [
-    b"order",
-    b"invoice",
-    b"ticket",
-    b"tracking",
-    b"parcel",
-    b"part",
-    b"model",
-    b"serial",
-    b"isbn",
-    b"ean",
-    b"item",
-    b"sku",
-    b"version",
-    b"build",
-    b"port",
-    b"pid",
-    b"tid",
-    b"zip",
-    b"postal",
+const NAMES: Words<58> = Words::new([
     b"account",
-    b"bestell",
-    b"rechnung",
-    b"reference",
-    b"ref ",
-    b"case",
-    b"chapter",
-    b"section",
-    b"page",
-    b"room",
-    b"flat",
-    b"gate",
-    b"seat",
-    b"figure",
+    b"address",
+    b"amount",
     b"article",
-    b"booking",
-    b"lot",
+    b"artikel",
     b"asset",
     b"batch",
+    b"bestell",
+    b"booking",
+    b"build",
+    b"case",
+    b"chapter",
     b"commande",
-    b"pedido",
-    b"ordine",
-    b"zamow",
-    b"objedn",
-    b"artikel",
-    b"epoch",
-    b"score",
-    b"address",
-    b"volume",
-    b"users",
-    b"count",
-    b"total",
-    b"amount",
-    b"price",
     b"cost",
-    b"size",
-    b"rate ",
+    b"count",
+    b"ean",
+    b"epoch",
+    b"figure",
+    b"flat",
+    b"gate",
     b"id ",
     b"id:",
-];
+    b"invoice",
+    b"isbn",
+    b"item",
+    b"lot",
+    b"model",
+    b"objedn",
+    b"order",
+    b"ordine",
+    b"page",
+    b"parcel",
+    b"part",
+    b"pedido",
+    b"pid",
+    b"port",
+    b"postal",
+    b"price",
+    b"rate ",
+    b"rechnung",
+    b"ref ",
+    b"reference",
+    b"room",
+    b"score",
+    b"seat",
+    b"section",
+    b"serial",
+    b"size",
+    b"sku",
+    b"ticket",
+    b"tid",
+    b"total",
+    b"tracking",
+    b"users",
+    b"version",
+    b"volume",
+    b"zamow",
+    b"zip",
+]);
+
+/// Words right behind numbers that count something.
+const UNITS: Words<40> = Words::new([
+    b"byte",
+    b"call",
+    b"contact",
+    b"customer",
+    b"device",
+    b"dollar",
+    b"download",
+    b"eur",
+    b"euro",
+    b"gbp",
+    b"ghz",
+    b"hour",
+    b"hz",
+    b"item",
+    b"khz",
+    b"km",
+    b"mah",
+    b"mb",
+    b"message",
+    b"meter",
+    b"mhz",
+    b"minute",
+    b"ms",
+    b"people",
+    b"person",
+    b"phone",
+    b"record",
+    b"request",
+    b"row",
+    b"rpm",
+    b"sample",
+    b"second",
+    b"subscri",
+    b"time",
+    b"token",
+    b"unit",
+    b"usd",
+    b"user",
+    b"view",
+    b"visit",
+]);
+
+/// Words that are compared with the front of a text, by their first letter.
+struct Words<const N: usize> {
+    /// Small letters, sorted.
+    words: [&'static [u8]; N],
+    /// Where the words begin that begin with the letter of this place in the alphabet, or a later one.
+    first: [u8; 27],
+}
+
+impl<const N: usize> Words<N> {
+    const fn new(words: [&'static [u8]; N]) -> Words<N> {
+        let (mut first, mut letter) = ([0; 27], 0);
+        while letter < 27 {
+            let mut at = 0;
+            while at < N && words[at][0] - b'a' < letter {
+                at += 1;
+            }
+            first[letter as usize] = at as u8;
+            letter += 1;
+        }
+        Words { words, first }
+    }
+
+    /// Whether `text` begins with one of the words, in either case.
+    fn begin(&self, text: &[u8]) -> bool {
+        let Some(letter) = text.first().map(|first| (first | 0x20).wrapping_sub(b'a') as usize) else { return false };
+        let Some(&[from, to]) = self.first.get(letter..).and_then(<[u8]>::first_chunk) else { return false };
+        self.words[from as usize..to as usize]
+            .iter()
+            .any(|word| text.len() >= word.len() && text.iter().zip(*word).all(|(byte, letter)| byte | 0x20 == *letter))
+    }
+}
 
 /// Whether the word right in front says that the number is something else.
 fn named(lane: &mut Lane<'_>, start: usize) -> bool {
@@ -123,69 +204,19 @@ fn named(lane: &mut Lane<'_>, start: usize) -> bool {
     lane.work(NAME_BYTES / 4);
     let clause =
         tail.iter().rposition(|byte| matches!(byte, b'.' | b',' | b';' | b'\n' | b'(' | b'"')).map_or(0, |at| at + 1);
-    let words = &tail[clause..];
-    (0..words.len()).any(|at| {
-        let begins = words[at].is_ascii_alphabetic() && (at == 0 || !words[at - 1].is_ascii_alphabetic());
-        begins && starts_with_any(&words[at..], &NAMES)
+    let mut inside = false;
+    tail[clause..].iter().enumerate().any(|(at, byte)| {
+        let letter = byte.is_ascii_alphabetic();
+        let begins = letter && !inside;
+        inside = letter;
+        begins && NAMES.begin(&tail[clause + at..])
     })
 }
 
 /// Whether the word right behind says that the number counts something.
 fn counted(lane: &mut Lane<'_>, end: usize) -> bool {
-    const UNITS: [&[u8]; 40] = [
-        b"call",
-        b"byte",
-        b"user",
-        b"people",
-        b"person",
-        b"time",
-        b"ms",
-        b"km",
-        b"eur",
-        b"usd",
-        b"gbp",
-        b"dollar",
-        b"euro",
-        b"view",
-        b"visit",
-        b"subscri",
-        b"customer",
-        b"item",
-        b"row",
-        b"record",
-        b"request",
-        b"unit",
-        b"download",
-        b"token",
-        b"sample",
-        b"minute",
-        b"hour",
-        b"second",
-        b"phone",
-        b"device",
-        b"contact",
-        b"message",
-        b"mah",
-        b"mb",
-        b"hz",
-        b"khz",
-        b"mhz",
-        b"ghz",
-        b"rpm",
-        b"meter",
-    ];
     lane.work(8);
-    let Some(word) = lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")) else { return false };
-    starts_with_any(word, &UNITS)
-}
-
-/// Whether `text` begins with one of `words`, in either case.
-fn starts_with_any(text: &[u8], words: &[&[u8]]) -> bool {
-    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
-    words
-        .iter()
-        .filter(|word| word.first() == Some(&first))
-        .any(|word| text.get(..word.len()).is_some_and(|head| head.eq_ignore_ascii_case(word)))
+    lane.text.get(end..).and_then(|rest| rest.strip_prefix(b" ")).is_some_and(|word| UNITS.begin(word))
 }
 
 /// Where the plus sign of the number is, if it has one.
@@ -201,9 +232,8 @@ fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
     if window.dotted() && window.sizes.len() == 2 {
         return false;
     }
-    let grouped =
-        window.sizes.len() >= 3 && chars.starts_with(b"00") && chars[2] != b'0' && (11..=16).contains(&chars.len());
-    if grouped && window.before_size == 0 {
+    let grouped = window.sizes.len() >= 3 && chars.starts_with(b"00") && (11..=16).contains(&chars.len());
+    if grouped && window.before_size == 0 && !in_code(lane, window.start) && dials_out(window) {
         return true;
     }
     let known = match chars {
@@ -212,6 +242,35 @@ fn international(lane: &Lane<'_>, window: &Window<'_>) -> bool {
         _ => INTERNATIONAL.contains(&chars.len()),
     };
     known && plus(lane, window).is_some()
+}
+
+/// Whether the group at `start` is a part of a longer code: `SN4C-0078-1123`.
+fn in_code(lane: &Lane<'_>, start: usize) -> bool {
+    let joined = matches!(lane.before(start), b'-' | b'/' | b'_' | b'.') && start > 0;
+    joined && matches!(lane.before(start - 1), b'0'..=b'9' | b'A'..=b'Z')
+}
+
+/// Whether the digits behind 00 begin with a country code (ITU-T E.164), and its group, where it stands alone, is no shorter.
+fn dials_out(window: &Window<'_>) -> bool {
+    let digits = &window.chars[2..];
+    let code = match &digits[..3] {
+        [b'1' | b'7', ..] => 1,
+        [b'2', b'0' | b'7', _]
+        | [b'3', b'0'..=b'4' | b'6' | b'9', _]
+        | [b'4', b'0' | b'1' | b'3'..=b'9', _]
+        | [b'5', b'1'..=b'8', _]
+        | [b'6', b'0'..=b'6', _]
+        | [b'8', b'1' | b'2' | b'4' | b'6', _]
+        | [b'9', b'0'..=b'5' | b'8', _] => 2,
+        [b'0', ..] => return false,
+        _ => 3,
+    };
+    let group = match window.sizes {
+        [2, code, ..] => *code as usize,
+        [first, ..] => *first as usize - 2,
+        [] => 0,
+    };
+    group >= code
 }
 
 /// Ten digits with an area code and an exchange that the North American plan can give out.
@@ -259,7 +318,7 @@ fn national(lane: &Lane<'_>, window: &Window<'_>) -> bool {
         // Russia: 8 916 123-45-67. China: 138-1234-5678.
         [1, 3, 3, 2, 2] => chars.starts_with(b"8") && window.before_size == 0,
         [3, 4, 4] if chars[0] == b'1' && chars[1] >= b'3' => !window.dotted() && window.before_size == 0,
-        _ => trunk(window),
+        _ => trunk(window) && !in_code(lane, window.start),
     }
 }
 

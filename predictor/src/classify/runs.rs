@@ -1,7 +1,8 @@
 //! Runs of letters and digits, and what joins them: the raw material of the number lane.
 
-use super::kind::Kind;
+use super::classes::{Digits, Edges};
 use super::lane::Lane;
+use super::numbers::WINDOW_BYTES_MAX;
 
 /// Longest separator between two runs of a cluster: ` - `, `) `.
 const GAP_BYTES_MAX: usize = 3;
@@ -15,6 +16,8 @@ const EXTENSION_DIGITS_MAX: usize = 6;
 pub(super) struct Run {
     pub(super) start: u32,
     pub(super) end: u32,
+    /// Where its characters begin in [`Runs`].
+    chars: u32,
     pub(super) shape: Shape,
     /// The separators between this run and the next one; 0 when they belong to different clusters.
     pub(super) gap: u8,
@@ -31,6 +34,56 @@ impl Run {
     pub(super) fn len(&self) -> usize {
         (self.end - self.start) as usize
     }
+
+    /// Whether the run is one digit.
+    pub(super) fn is_one_digit(&self) -> bool {
+        self.shape == Shape::Digits && self.len() == 1
+    }
+}
+
+/// The runs of a slice, with the characters of the short ones put together, so that a window over several runs is a range of them.
+#[derive(Debug, Default)]
+pub(super) struct Runs {
+    pub(super) all: Vec<Run>,
+    /// Upper-case letters and digits of all runs that a window can hold.
+    chars: Vec<u8>,
+    /// The length of each run; [`u8::MAX`] for one that no window can hold.
+    sizes: Vec<u8>,
+}
+
+impl Runs {
+    fn clear(&mut self) {
+        self.all.clear();
+        self.chars.clear();
+        self.sizes.clear();
+    }
+
+    fn push(&mut self, text: &[u8], start: usize, end: usize, shape: Shape) {
+        if let Some(last) = self.all.last_mut() {
+            last.gap = gap(&text[last.end as usize..start]);
+        }
+        let chars = self.chars.len() as u32;
+        let fits = end - start <= WINDOW_BYTES_MAX;
+        if fits {
+            self.chars.extend_from_slice(&text[start..end]);
+            if shape != Shape::Digits {
+                self.chars[chars as usize..].make_ascii_uppercase();
+            }
+        }
+        self.sizes.push(if fits { (end - start) as u8 } else { u8::MAX });
+        self.all.push(Run { start: start as u32, end: end as u32, chars, shape, gap: 0 });
+    }
+
+    /// The characters of the runs from `first` on, `len` of them. All of these runs must fit a window.
+    pub(super) fn chars(&self, first: usize, len: usize) -> &[u8] {
+        let from = self.all[first].chars as usize;
+        &self.chars[from..from + len]
+    }
+
+    /// The lengths of runs.
+    pub(super) fn sizes(&self, runs: std::ops::Range<usize>) -> &[u8] {
+        &self.sizes[runs]
+    }
 }
 
 pub(super) const SPACE: u8 = 1;
@@ -40,17 +93,28 @@ pub(super) const OTHER: u8 = 8;
 /// What stands between the elements of a list, or hides that they are one. Runs it joins are of one cluster only to those who ask.
 pub(super) const LIST: u8 = 16;
 
-/// Whether a byte may stand between two runs of one identifier.
+/// Whether a byte may stand between two runs of one identifier, and as what; 0 when it may not.
 pub(super) const fn joins(byte: u8) -> u8 {
-    match byte {
-        b' ' => SPACE,
-        b'-' => DASH,
-        b'.' => DOT,
-        b'/' | b'(' | b')' | b'_' => OTHER,
-        b',' | b'|' | b'*' | b'+' | b'"' | b'\'' | b'\n' | b'\r' | b'\t' | b':' | b';' | b'~' | b'#' => LIST,
-        _ => 0,
-    }
+    JOINS[byte as usize]
 }
+
+const JOINS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = match byte as u8 {
+            b' ' => SPACE,
+            b'-' => DASH,
+            b'.' => DOT,
+            b'/' | b'(' | b')' | b'_' => OTHER,
+            b',' | b'|' | b'*' | b'+' | b'"' | b'\'' | b'\n' | b'\r' | b'\t' | b':' | b';' | b'~' | b'#' => LIST,
+            b'[' | b']' | b'{' | b'}' | b'<' | b'>' => LIST,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    table
+};
 
 /// Length of a UUID that begins at `start`, if one does.
 fn uuid(text: &[u8], start: usize) -> Option<usize> {
@@ -59,120 +123,64 @@ fn uuid(text: &[u8], start: usize) -> Option<usize> {
         8 | 13 | 18 | 23 => *byte == b'-',
         _ => byte.is_ascii_hexdigit(),
     });
-    fits.then_some(36)
-}
-
-const DIGIT: u8 = 1;
-const CAPITAL: u8 = 2;
-const SMALL: u8 = 4;
-/// What kind of letter or digit each byte is; 0 for all others.
-const CLASS: [u8; 256] = {
-    let mut table = [0; 256];
-    let mut byte = 0;
-    while byte < 256 {
-        table[byte] = match byte as u8 {
-            b'0'..=b'9' => DIGIT,
-            b'A'..=b'Z' => CAPITAL,
-            b'a'..=b'z' => SMALL,
-            _ => 0,
-        };
-        byte += 1;
-    }
-    table
-};
-
-/// Which runs are cut.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reach {
-    /// Those with digits, and what may belong to the same identifier.
-    NearDigits,
-    /// Those of letters alone too.
-    Everywhere,
+    let ends = text.get(start + 36).is_none_or(|byte| !byte.is_ascii_alphanumeric());
+    (fits && ends).then_some(36)
 }
 
 /// How far in front of its first digit an identifier may begin, or end behind its last, in runs of one or two letters: `D E 8 9`, `23 94 D`.
 const NEAR_DIGIT_BYTES: usize = 16;
-/// Bytes that are looked at together.
-const BLOCK_BYTES: usize = 16;
-
-/// Where the next digit is, at or behind `from`; the end when there is none.
-fn next_digit(text: &[u8], from: usize) -> usize {
-    let rest = &text[from..];
-    let blocks = rest.chunks_exact(BLOCK_BYTES);
-    let plain = blocks.take_while(|block| !block.iter().fold(false, |any, byte| any | byte.is_ascii_digit())).count();
-    let at = plain * BLOCK_BYTES;
-    rest[at..].iter().position(u8::is_ascii_digit).map_or(text.len(), |digit| from + at + digit)
-}
-
-/// Where the word around `at` begins, not in front of `floor`; the end where there is no digit any more.
+/// Where the word around `at` begins, not in front of `floor`.
 fn word_start(text: &[u8], at: usize, floor: usize) -> usize {
-    if at + NEAR_DIGIT_BYTES >= text.len() {
-        return text.len();
-    }
-    let word = text[floor..at].iter().rev().take_while(|byte| CLASS[**byte as usize] != 0).count();
-    at - word
+    at - text[floor..at].iter().rev().take_while(|byte| byte.is_ascii_alphanumeric()).count()
 }
 
 /// Cuts the text into the runs that can be part of an identifier.
-pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Vec<Run>) {
+pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
     runs.clear();
-    let text = lane.text;
-    let reach = if lane.may_be_supported(Kind::SwiftBic) { Reach::Everywhere } else { Reach::NearDigits };
-    // The next digit, and where the identifier of the last one may end.
-    let (mut at, mut digit, mut tail) = (0, 0, 0);
-    while at < text.len() {
-        if reach == Reach::NearDigits && digit <= at {
-            digit = next_digit(text, at);
-        }
-        if reach == Reach::NearDigits && at >= tail && digit > at + 2 * NEAR_DIGIT_BYTES {
-            at = word_start(text, digit - NEAR_DIGIT_BYTES, at);
-            if at >= text.len() {
-                break;
+    lane.work(lane.text.len());
+    let (text, classes) = (lane.text, lane.classes);
+    // Where the identifier of the last digit may end.
+    let (mut at, mut tail) = (0, 0);
+    let mut edges = Edges::new(classes, 0);
+    loop {
+        if at >= tail {
+            let digit = classes.next_digit(at);
+            if digit == text.len() {
+                return;
+            }
+            if digit > at + 2 * NEAR_DIGIT_BYTES {
+                edges.seek(word_start(text, digit - NEAR_DIGIT_BYTES, at));
             }
         }
-        let mut classes = CLASS[text[at] as usize];
-        if classes == 0 {
-            at += 1;
-            continue;
+        let start = edges.next();
+        if start == text.len() {
+            return;
         }
-        let start = at;
-        at += 1;
-        while at < text.len() {
-            let class = CLASS[text[at] as usize];
-            if class == 0 {
-                break;
-            }
-            classes |= class;
-            at += 1;
-        }
-        let len = at - start;
-        if classes & DIGIT != 0 {
-            tail = at + NEAR_DIGIT_BYTES;
+        let end = edges.next();
+        at = end;
+        let len = end - start;
+        let digits = classes.digits_in(start, end);
+        if digits != Digits::None {
+            tail = end + NEAR_DIGIT_BYTES;
         }
         if len == 8
-            && text.get(at) == Some(&b'-')
+            && text.get(end) == Some(&b'-')
             && let Some(skipped) = uuid(text, start)
         {
             at = start + skipped;
+            edges.seek(at);
             continue;
         }
-        let shape = match classes {
-            DIGIT => Shape::Digits,
-            CAPITAL if len <= 2 || matches!(len, 8 | 11) => Shape::Letters,
-            _ if classes & DIGIT != 0 => Shape::Mixed,
-            _ if len <= 2 => Shape::Letters,
-            _ => continue,
+        let (shape, end) = match digits {
+            Digits::All => (Shape::Digits, end),
+            Digits::Some => {
+                extended(&text[start..end]).map_or((Shape::Mixed, end), |digits| (Shape::Digits, start + digits))
+            }
+            Digits::None if len <= 2 => (Shape::Letters, end),
+            Digits::None => continue,
         };
-        if let Some(last) = runs.last_mut() {
-            last.gap = gap(&text[last.end as usize..start]);
-        }
-        let (shape, end) = match extended(&text[start..at]) {
-            Some(digits) if shape == Shape::Mixed => (Shape::Digits, start + digits),
-            Some(_) | None => (shape, at),
-        };
-        runs.push(Run { start: start as u32, end: end as u32, shape, gap: 0 });
+        runs.push(text, start, end, shape);
     }
-    lane.work(text.len());
 }
 
 /// The digits in front of the extension of a telephone number, when the run is one with such an extension.
@@ -188,6 +196,12 @@ fn extended(run: &[u8]) -> Option<usize> {
 
 /// The separators in `between`; 0 when it is too long or holds something else.
 fn gap(between: &[u8]) -> u8 {
+    match between {
+        [byte] => return joins(*byte),
+        // A dash at the end of a line goes on with the number.
+        b"-\n" => return DASH,
+        _ => {}
+    }
     if between.len() > LIST_GAP_BYTES_MAX {
         return 0;
     }

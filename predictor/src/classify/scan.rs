@@ -2,6 +2,7 @@
 
 use regex_automata::meta;
 
+use super::classes::Classes;
 use super::complexity::features::Features;
 use super::context::Context;
 use super::custom::{KeywordState, Patterns};
@@ -9,11 +10,11 @@ use super::encoded;
 use super::examples::Bag;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
-use super::landmarks::Landmark;
+use super::landmarks::{Landmark, Meaning};
 use super::lane::{Found, Lane};
 use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
-use super::runs::Run;
+use super::runs::Runs;
 use super::scanner::Scanner;
 use super::spec::OnUnknown;
 use super::tag::{Tag, TagSet};
@@ -21,10 +22,13 @@ use super::topics::Topics;
 use super::turn::Turn;
 use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 
-/// Bytes of text that one step reads. About 100 us of work: other connections of the core wait no longer.
-pub const SLICE_BYTES: usize = 16 * 1024;
+/// Bytes of text that one step reads. About 25 us of work, below 500 us for texts made to be slow: other connections of the core wait no
+/// longer.
+pub const SLICE_BYTES: usize = 4 * 1024;
 /// Bytes a slice shares with the one before it, so that no identifier with its context falls between two.
 pub const SLICE_OVERLAP_BYTES: usize = 512;
+/// Bytes that the last slice of a piece may be longer.
+const REST_BYTES_MAX: usize = 1024;
 /// Bytes of prompt from which it is tagged `long-context`: about 8000 tokens of English.
 pub const LONG_CONTEXT_BYTES_MIN: usize = 32 * 1024;
 /// Bytes a cut may be moved to fall between words.
@@ -37,9 +41,11 @@ const LOW_TURNS_MAX: u32 = 6;
 #[derive(Debug, Default)]
 pub struct Scratch {
     normal: Buffer,
+    classes: Classes,
+    decoded_classes: Classes,
     context: Context,
     decoded_context: Context,
-    runs: Vec<Run>,
+    runs: Runs,
     marks: Vec<Landmark>,
     decoded_marks: Vec<Landmark>,
     found: Vec<Found>,
@@ -185,7 +191,10 @@ impl<'t> Scan<'_, 't> {
     pub fn step(&mut self) -> Progress {
         let Some(piece) = self.piece else { return Progress::Done };
         let start = self.at;
-        let end = cut(piece.text, start + SLICE_BYTES);
+        // A short rest is read along: it would cost a slice of its own, with what that shares with this one.
+        let rest = piece.text.len() - start;
+        let end =
+            if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
         let next = if end < piece.text.len() { cut(piece.text, end - SLICE_OVERLAP_BYTES).max(start + 1) } else { end };
         let slice = Slice { text: piece.text, piece: self.pieces, start, end, next };
         if !self.scanner.kinds.is_empty() {
@@ -298,13 +307,16 @@ impl Scratch {
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
         self.found.clear();
-        scanner.landmarks.find(plain.bytes, &mut self.marks, &mut self.context.words);
+        self.classes.read(plain.bytes);
+        scanner.landmarks.find(plain.bytes, &self.classes, &mut self.marks, &mut self.context.words);
         let mut lane = Lane {
             text: plain.bytes,
+            classes: &self.classes,
             marks: &self.marks,
             context: &mut self.context,
             kinds: scanner.kinds,
             found: &mut self.found,
+            covered: 0,
         };
         run_lanes(&mut lane, &mut self.runs, &mut self.values);
         second_look(
@@ -314,6 +326,7 @@ impl Scratch {
                 runs: &mut self.runs,
                 values: &mut self.values,
                 bytes: &mut self.decoded,
+                classes: &mut self.decoded_classes,
                 marks: &mut self.decoded_marks,
                 context: &mut self.decoded_context,
                 found: &mut self.decoded_found,
@@ -324,11 +337,12 @@ impl Scratch {
             self.context.carry_to(plain.bytes, next);
         }
         keep_outermost(&mut self.found);
+        let before = self.findings.hits.len();
         for found in &self.found {
             let start = slice.start + plain.source(found.start as usize);
             let end = (slice.start + plain.source(found.end as usize)).min(slice.end);
             let hit = Hit { kind: found.kind, piece: slice.piece, start: start as u32, end: end as u32 };
-            if !slice.is_cut(start, end) && !seen(&self.findings, &hit, slice.start) {
+            if !slice.is_cut(start, end) && !seen(&self.findings.hits[..before], &hit, slice.start) {
                 self.findings.record(hit);
                 self.piece_kinds = self.piece_kinds.union(KindSet(hit.kind.bit()));
             }
@@ -397,7 +411,7 @@ impl Scratch {
     }
 }
 
-fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, usize)>) {
+fn run_lanes(lane: &mut Lane<'_>, runs: &mut Runs, values: &mut Vec<(usize, usize)>) {
     lane.work(lane.text.len() + lane.marks.len());
     secrets::scan(lane, values);
     numbers::scan(lane, runs);
@@ -407,20 +421,22 @@ fn run_lanes(lane: &mut Lane<'_>, runs: &mut Vec<Run>, values: &mut Vec<(usize, 
 
 /// The buffers of the second look.
 struct Decoding<'a> {
-    runs: &'a mut Vec<Run>,
+    runs: &'a mut Runs,
     values: &'a mut Vec<(usize, usize)>,
     bytes: &'a mut Vec<u8>,
+    classes: &'a mut Classes,
     marks: &'a mut Vec<Landmark>,
     context: &'a mut Context,
     found: &'a mut Vec<Found>,
 }
 
-/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token.
+/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token. What is said to stand
+/// backwards is turned round.
 fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_>) {
     let text = lane.text;
     lane.work(2 * text.len());
     let mut from = 0;
-    while let Some((start, end)) = encoded::next_token(text, from) {
+    while let Some((start, end)) = encoded::next_token(text, lane.classes, from) {
         from = end;
         if encoded::decode(&text[start..end], decoding.bytes) {
             decoding.scan(lane, scanner, start, end);
@@ -432,23 +448,61 @@ fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_
         decoding.bytes.extend_from_slice(digits);
         decoding.scan(lane, scanner, start, end);
     });
+    let mut done = 0;
+    for mark in marks.iter().filter(|mark| mark.meaning == Meaning::Reversed) {
+        let start = done.max((mark.start as usize).saturating_sub(REVERSED_BEFORE_BYTES));
+        let end = text.len().min(mark.end as usize + REVERSED_BEHIND_BYTES);
+        if start < end {
+            decoding.turn_round(lane, scanner, start, end);
+            done = end;
+        }
+    }
 }
+
+/// How far in front of a word such as "backwards" a thing may stand that is meant, and how far behind.
+const REVERSED_BEFORE_BYTES: usize = 64;
+const REVERSED_BEHIND_BYTES: usize = 128;
 
 impl Decoding<'_> {
     /// Scans the decoded bytes of `start..end`. The words around it count inside, too.
     fn scan(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
-        lane.work(end - start);
-        self.found.clear();
-        self.context.start_piece();
-        self.context.set_outer(lane.context.near(start, end));
-        scanner.landmarks.find(self.bytes, self.marks, &mut self.context.words);
-        let mut inner =
-            Lane { text: self.bytes, marks: self.marks, context: self.context, kinds: lane.kinds, found: self.found };
-        run_lanes(&mut inner, self.runs, self.values);
+        let words = lane.context.near(start, end);
+        self.read(lane, scanner, words);
         let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
         for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
             lane.take(kind, start, end);
         }
+    }
+
+    /// Scans the bytes of `start..end` from the last to the first.
+    fn turn_round(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
+        self.bytes.clear();
+        self.bytes.extend(lane.text[start..end].iter().rev());
+        let words = lane.context.near(start, end) | lane.context.within(start, end);
+        self.read(lane, scanner, words);
+        for found in self.found.iter() {
+            lane.take(found.kind, end - found.end as usize, end - found.start as usize);
+        }
+    }
+
+    /// Runs the lanes over the decoded bytes, where the words of `words` stand near everything.
+    fn read(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, words: u64) {
+        lane.work(self.bytes.len());
+        self.found.clear();
+        self.context.start_piece();
+        self.context.set_outer(words);
+        self.classes.read(self.bytes);
+        scanner.landmarks.find(self.bytes, self.classes, self.marks, &mut self.context.words);
+        let mut inner = Lane {
+            text: self.bytes,
+            classes: self.classes,
+            marks: self.marks,
+            context: self.context,
+            kinds: lane.kinds,
+            found: self.found,
+            covered: 0,
+        };
+        run_lanes(&mut inner, self.runs, self.values);
     }
 }
 
@@ -465,7 +519,13 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
 /// Drops finds that another explains: the pieces of a card number are not a second identifier. A telephone number and a random value, whose
 /// shapes prove least, give way to everything that covers them and hide only their own kind.
 fn keep_outermost(found: &mut Vec<Found>) {
-    found.sort_unstable_by_key(|find| (find.start, std::cmp::Reverse(find.end), weak(find.kind), find.kind));
+    // By where they begin, the longest first, the weak last: in one number, as there may be many. A slice is far shorter than 2^24.
+    found.sort_unstable_by_key(|find| {
+        u64::from(find.start) << 40
+            | u64::from(0xff_ffff - find.end) << 16
+            | u64::from(weak(find.kind)) << 8
+            | find.kind as u64
+    });
     let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {
         let credential = |kind: Kind| kind.group() == Group::Secret;
@@ -495,12 +555,14 @@ fn weak(kind: Kind) -> bool {
     kind == Kind::Phone || kind == Kind::GenericSecret
 }
 
-/// Whether a hit was recorded already, by the slice before.
-fn seen(findings: &Findings, hit: &Hit, slice_start: usize) -> bool {
-    let recent =
-        findings.hits.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
-    slice_start > 0
-        && recent
-            .take(SLICE_OVERLAP_BYTES)
-            .any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
+/// Whether a hit is among `recorded`, by the slice before.
+fn seen(recorded: &[Hit], hit: &Hit, slice_start: usize) -> bool {
+    if hit.start as usize > slice_start + SLICE_OVERLAP_BYTES + CUT_BYTES_MAX {
+        return false;
+    }
+    let overlapping =
+        recorded.iter().rev().take_while(|other| other.piece == hit.piece && other.end as usize > slice_start);
+    overlapping
+        .take(SLICE_OVERLAP_BYTES)
+        .any(|other| other.kind == hit.kind && other.start < hit.end && hit.start < other.end)
 }

@@ -54,6 +54,22 @@ struct Draft {
     own_tags: Vec<String>,
 }
 
+impl Default for Draft {
+    fn default() -> Draft {
+        Draft {
+            personal: KindSet::EMPTY,
+            kinds: KindSet::EMPTY,
+            on_unknown: OnUnknown::Ignore,
+            complexity: None,
+            topics: None,
+            keywords: Vec::new(),
+            patterns: Vec::new(),
+            examples: Vec::new(),
+            own_tags: Vec::new(),
+        }
+    }
+}
+
 impl Draft {
     fn add(&mut self, index: usize, builtin: &Builtin) -> Result<(), SpecError> {
         match builtin {
@@ -121,6 +137,16 @@ fn complexity(index: usize, spec: &ComplexitySpec) -> Result<Complexity, SpecErr
     Ok(Complexity { model, low: spec.low, high: spec.high })
 }
 
+impl Builtin {
+    /// Whether the compiler would take it: every field is within its bounds, every pattern compiles.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self) -> Result<(), SpecError> {
+        Draft::default().add(0, self)
+    }
+}
+
 impl Scanner {
     /// Compiles `builtins`.
     ///
@@ -130,17 +156,7 @@ impl Scanner {
         if builtins.len() > BUILTINS_MAX {
             return Err(SpecError::new(BUILTINS_MAX, "type", format!("more than {BUILTINS_MAX} classifiers")));
         }
-        let mut draft = Draft {
-            personal: KindSet::EMPTY,
-            kinds: KindSet::EMPTY,
-            on_unknown: OnUnknown::Ignore,
-            complexity: None,
-            topics: None,
-            keywords: Vec::new(),
-            patterns: Vec::new(),
-            examples: Vec::new(),
-            own_tags: Vec::new(),
-        };
+        let mut draft = Draft::default();
         for (index, builtin) in builtins.iter().enumerate() {
             draft.add(index, builtin)?;
         }

@@ -409,6 +409,7 @@ fn random_value(value: &[u8]) -> bool {
         && digits <= 2
         && value.iter().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_'));
     !name
+        && !resource(value)
         && digits > 0
         && letters >= 2
         && classes >= 2
@@ -416,6 +417,14 @@ fn random_value(value: &[u8]) -> bool {
         && !path
         && symbols * 3 <= value.len()
         && switches(value) >= 2
+}
+
+/// Whether a value is a path of words and numbers: `projects/123456789012/secrets/db/versions/3`.
+fn resource(value: &[u8]) -> bool {
+    let word = |part: &[u8]| part.iter().all(|byte| byte.is_ascii_lowercase() || matches!(byte, b'-' | b'_' | b'.'));
+    let number = |part: &[u8]| part.iter().all(u8::is_ascii_digit);
+    let mut parts = value.split(|byte| *byte == b'/');
+    value.iter().filter(|byte| **byte == b'/').count() >= 2 && parts.all(|part| word(part) || number(part))
 }
 
 /// How often the value changes between letters and digits, or between small letters and capitals.

@@ -74,7 +74,7 @@ impl Default for ComplexitySpec {
     /// The thresholds of the training report, on sources the model had not seen: 4 % of complex requests score below `low`, and no source
     /// more than 10 %; 5 % of simple ones score above `high`.
     fn default() -> ComplexitySpec {
-        ComplexitySpec { low: 0.145, high: 0.69, model: None }
+        ComplexitySpec { low: 0.114, high: 0.69, model: None }
     }
 }
 

@@ -19,7 +19,7 @@ pub(super) enum Word {
 }
 
 /// The words for 0 to 9 in one language, several where there are several. A word two languages share says the same in both.
-const LANGUAGES: [[&[&str]; 10]; 11] = [
+const LANGUAGES: [[&[&str]; 10]; 16] = [
     [
         &["zero", "oh", "nought"],
         &["one"],
@@ -52,6 +52,33 @@ const LANGUAGES: [[&[&str]; 10]; 11] = [
     [&[], &["jeden"], &["dwa"], &["trzy"], &["cztery"], &["pięć"], &["sześć"], &["siedem"], &["osiem"], &["dziewięć"]],
     [&["noll"], &["ett"], &["två"], &[], &["fyra"], &["fem"], &["sex"], &["sju"], &["åtta"], &["nio"]],
     [&["ноль"], &["один"], &["два"], &["три"], &["четыре"], &["пять"], &["шесть"], &["семь"], &["восемь"], &["девять"]],
+    [&["sıfır"], &["bir"], &["iki"], &["üç"], &["dört"], &["beş"], &["altı"], &["yedi"], &["sekiz"], &["dokuz"]],
+    [
+        &["ゼロ", "れい", "まる"],
+        &["いち"],
+        &["に"],
+        &["さん"],
+        &["よん", "し"],
+        &["ご"],
+        &["ろく"],
+        &["なな", "しち"],
+        &["はち"],
+        &["きゅう", "く"],
+    ],
+    [&["공", "영"], &["일"], &["이"], &["삼"], &["사"], &["오"], &["육"], &["칠"], &["팔"], &["구"]],
+    [&["शून्य"], &["एक"], &["दो"], &["तीन"], &["चार"], &["पांच", "पाँच"], &["छह", "छः"], &["सात"], &["आठ"], &["नौ"]],
+    [
+        &["صفر"],
+        &["واحد"],
+        &["اثنان", "اثنين"],
+        &["ثلاثة"],
+        &["أربعة", "اربعة"],
+        &["خمسة"],
+        &["ستة"],
+        &["سبعة"],
+        &["ثمانية"],
+        &["تسعة"],
+    ],
     [&["〇", "零"], &["一"], &["二"], &["三"], &["四"], &["五"], &["六"], &["七"], &["八"], &["九"]],
 ];
 
@@ -109,6 +136,10 @@ pub(super) fn each(text: &[u8], marks: &[Landmark], mut each: impl FnMut(&[u8], 
     for mark in marks {
         let Meaning::Digit(word) = mark.meaning else { continue };
         let (start, end) = (mark.start as usize, mark.end as usize);
+        // A word inside the one just read, as seven is in the Russian for eight.
+        if start < number.end {
+            continue;
+        }
         let latin = text[start].is_ascii_alphabetic();
         let in_word = latin && letter(start.checked_sub(1).and_then(|at| text.get(at)));
         if in_word || (text[end - 1].is_ascii_alphabetic() && letter(text.get(end))) {
@@ -129,6 +160,7 @@ pub(super) fn each(text: &[u8], marks: &[Landmark], mut each: impl FnMut(&[u8], 
 
 #[cfg(test)]
 mod tests {
+    use super::super::classes::Classes;
     use super::super::kind::KindSet;
     use super::super::landmarks::Landmarks;
     use super::*;
@@ -138,7 +170,7 @@ mod tests {
         let landmarks = Landmarks::compile(KindSet::EMPTY);
         let read = |text: &str| {
             let (mut all, mut marks) = (Vec::new(), Vec::new());
-            landmarks.find(text.as_bytes(), &mut marks, &mut Vec::new());
+            landmarks.find(text.as_bytes(), &Classes::of(text.as_bytes()), &mut marks, &mut Vec::new());
             each(text.as_bytes(), &marks, |digits, start, end| {
                 all.push((String::from_utf8_lossy(digits).into_owned(), text[start..end].to_owned()));
             });
@@ -155,6 +187,10 @@ mod tests {
             ("zero double seven triple four one two", "077444\u{31}2"),
             ("一三八〇〇一三八〇〇〇", "13800138000"),
             ("ноль пять ноль один два три четыре", "0501234"),
+            ("восемь девять один восемь семь ноль два", "8918702"),
+            ("공일공이삼사오육칠팔", "0102345678"),
+            ("ゼロ きゅう ゼロ いち に さん し", "0901234"),
+            ("sıfır beş üç iki bir dört yedi", "0532147"),
         ] {
             let found = read(text);
             assert_eq!(found.first().map_or("", |(found, _)| found.as_str()), digits, "{text}");

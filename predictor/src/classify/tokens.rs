@@ -35,9 +35,17 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     } else {
         start
     };
+    // Most words end here: a country and a check digit, or the next group, must follow each other.
+    let Some([first, second, third]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return };
+    let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];
+    let close =
+        if second.is_ascii_alphabetic() { third.is_ascii_digit() || joins(*third) != 0 } else { joins(*second) != 0 };
+    if !close || second.is_ascii_alphabetic() && checksum::iban_len(country).is_none() {
+        return;
+    }
     let mut chars = [0u8; 34];
     let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
-    let mut digits_only = false;
+    let (mut digits_only, mut names_bank) = (false, false);
     while len < wanted && at < text.len() {
         let byte = text[at];
         if byte.is_ascii_alphanumeric() {
@@ -48,8 +56,10 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
                 let Some(country_len) = checksum::iban_len([chars[0], chars[1]]) else { return };
                 wanted = country_len;
                 digits_only = checksum::iban_is_digits([chars[0], chars[1]]);
+                names_bank = checksum::iban_names_bank([chars[0], chars[1]]);
             }
-            if len > 4 && digits_only && !byte.is_ascii_digit() {
+            let misplaced = digits_only && !byte.is_ascii_digit() || names_bank && len <= 8 && byte.is_ascii_digit();
+            if len > 4 && misplaced {
                 return;
             }
             if (len <= 2) != byte.is_ascii_alphabetic() && len <= 4 {
