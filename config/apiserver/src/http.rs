@@ -9,18 +9,19 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, WARNING};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT, WARNING};
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::owners::Conflicts;
 use crate::read::{Bookmarks, ListOrder, Shown, WatchOrder};
 use crate::refusal::Refusal;
 use crate::resource::{Resource, Scope};
 use crate::selector::Selector;
-use crate::state::Shared;
+use crate::state::{Shared, State};
 use crate::store::{Deleted, Effect, Key, Part};
-use crate::write::{FieldValidation, PatchKind, Terms};
+use crate::write::{Existence, FieldValidation, PATCHES, PatchKind, Terms};
 use crate::{Seen, discovery, read, table, write};
 
 /// A real server's own bound on a request.
@@ -212,6 +213,7 @@ fn change(
             Some(_) | None => FieldValidation::Warn,
         },
         effect: if asked.query.contains_key("dryRun") { Effect::DryRun } else { Effect::Kept },
+        manager: manager(asked),
     };
     let media_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
@@ -241,11 +243,8 @@ fn change(
                 "application/merge-patch+json" => PatchKind::Merge,
                 "application/json-patch+json" => PatchKind::Json,
                 "application/strategic-merge-patch+json" => PatchKind::Strategic,
-                // Server-side apply needs the ownership of fields, which this server does not keep.
-                _ => {
-                    let accepted = "application/json-patch+json, application/merge-patch+json";
-                    return Err(Refusal::unsupported_media_type(accepted));
-                }
+                "application/apply-patch+yaml" => return apply(&mut state, target, name, asked, terms),
+                _ => return Err(Refusal::unsupported_media_type(PATCHES)),
             };
             let patch = parsed(&asked.body)?;
             let written = write::patch(&mut state, resource, &key(target, name), kind, &patch, terms)?;
@@ -286,6 +285,38 @@ fn change(
         }
         (_, _) => Err(Refusal::new(405, "MethodNotAllowed", "the server does not allow this method on the resource")),
     }
+}
+
+/// Who writes, as a real server tells it: as the client says, or by the first word of its user agent.
+fn manager(asked: &Asked) -> &str {
+    let agent = asked.headers.get(USER_AGENT).and_then(|value| value.to_str().ok());
+    let agent = agent.and_then(|agent| agent.split('/').next()).unwrap_or("unknown");
+    asked.query.get("fieldManager").filter(|name| !name.is_empty()).map_or(agent, String::as_str)
+}
+
+fn apply(
+    state: &mut State,
+    target: &Target,
+    name: &str,
+    asked: &Asked,
+    terms: Terms<'_>,
+) -> Result<Response<Reply>, Refusal> {
+    if asked.query.get("fieldManager").is_none_or(String::is_empty) {
+        let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+        return Err(Refusal::new(422, "Invalid", message));
+    }
+    let conflicts = match asked.query.get("force").map(String::as_str) {
+        Some("true" | "1") => Conflicts::Force,
+        Some(_) | None => Conflicts::Refuse,
+    };
+    let config = parsed(&asked.body)?;
+    let (written, existence) =
+        write::apply(state, &target.resource, &key(target, name), config, conflicts, terms)?;
+    let code = match existence {
+        Existence::New => 201,
+        Existence::Old => 200,
+    };
+    Ok(one(&target.resource, &written.object, &asked.headers, code, &written.warnings))
 }
 
 fn key(target: &Target, name: &str) -> Key {

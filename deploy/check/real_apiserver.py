@@ -1,0 +1,793 @@
+#!/usr/bin/env python3
+"""Runs the gateway beside a real kube-apiserver and etcd, and holds it to what docs/kubernetes.md says.
+
+Not a part of .ci/run: no package registry has a kube-apiserver that runs, so whoever has one runs this by hand, before a release and
+after a change of config/src/source/kube or of the definitions:
+
+    KUBE_APISERVER=/path/kube-apiserver deploy/check/real_apiserver.py --binary target/debug/kinference --loadtest target/debug/loadtest
+
+Debian's source package `kubernetes` builds one (1.20, see docs/testing.md); `setup-envtest` and Kubernetes's own releases have newer ones.
+
+    KUBE_APISERVER   kube-apiserver, 1.20 or later
+    ETCD, ETCDCTL    of 3.4 or later (Debian: etcd-server, etcd-client)          [etcd, etcdctl]
+    KUBECTL          (Debian: kubernetes-client)                                 [kubectl]
+    ONLY             parts to run, by a piece of their name, separated by commas [all]
+    KEEP             keep the folder with logs
+
+Everything listens on 127.0.0.1, on free ports, and ends with the script; keys and tokens are made for the run. Engines are simulated; pods
+are objects whose status the script writes, as a kubelet would. Needs Python 3.9 and openssl. Exits 1 when something is not as it should be.
+"""
+
+import argparse
+import base64
+import contextlib
+import hashlib
+import http.client
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+GROUP = "kinference.buoyant.io"
+VERSION = f"{GROUP}/v1alpha1"
+KINDS = {
+    "InferencePolicy": "inferencepolicies",
+    "InferencePool": "inferencepools",
+    "InferenceWorkerSet": "inferenceworkersets",
+    "InferenceProvider": "inferenceproviders",
+    "InferenceTenant": "inferencetenants",
+    "InferenceClassifier": "inferenceclassifiers",
+}
+# Anything that must happen does so within this; only a failing run waits so long.
+PATIENCE_S = 30
+# From a change to its effect (docs/kubernetes.md: "within a second").
+EFFECT_S = 1.0
+MODEL = "real/model"
+KEY = "alice's own"
+
+
+class Failed(Exception):
+    """Something is not as it should be."""
+
+
+def expect(condition, message):
+    if not condition:
+        raise Failed(message)
+
+
+def eventually(what, look, within=PATIENCE_S):
+    """Looks until there is something; what it is, and after how many seconds."""
+    began = time.monotonic()
+    said = None
+    while time.monotonic() - began < within:
+        try:
+            found = look()
+            if found:
+                return found, time.monotonic() - began
+        except (OSError, http.client.HTTPException, KeyError, IndexError, TypeError, ValueError) as error:
+            said = error
+        time.sleep(0.01)
+    raise Failed(f"not within {within} s: {what}{f' ({said})' if said else ''}")
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+class Process:
+    """A child whose output goes to a file."""
+
+    def __init__(self, name, command, folder, env=None, cwd=None):
+        self.log = folder / f"{name}.log"
+        self.command, self.env, self.cwd = [str(c) for c in command], env, cwd
+        self.child = None
+        self.start()
+
+    def start(self):
+        with open(self.log, "ab") as log:
+            env = {**os.environ, **(self.env or {})}
+            self.child = subprocess.Popen(self.command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=env, cwd=self.cwd)
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def kill(self):
+        self.child.kill()
+        self.child.wait()
+
+    def end(self, within=20):
+        """As a kubelet ends it; its exit code."""
+        self.child.terminate()
+        return self.child.wait(within)
+
+
+class Api:
+    """The API server as its administrator sees it."""
+
+    def __init__(self, port, token, ca):
+        self.port, self.token = port, token
+        self.ca = ca
+
+    def ask(self, method, path, body=None, media="application/json", token=None):
+        tls = ssl.create_default_context(cafile=str(self.ca))
+        connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=15, context=tls)
+        headers = {"authorization": f"Bearer {token or self.token}", "content-type": media}
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, json.loads(text) if text.startswith("{") else text
+
+    def get(self, path):
+        status, body = self.ask("GET", path)
+        expect(status == 200, f"GET {path}: {status} {body}")
+        return body
+
+
+class Rig:
+    """etcd, kube-apiserver, engines and what is made for one run."""
+
+    def __init__(self, folder, arguments):
+        self.folder, self.arguments = folder, arguments
+        self.processes = []
+        self.engine_port = None
+        tools = {name: os.environ.get(name, default) for name, default in [
+            ("KUBE_APISERVER", "kube-apiserver"), ("ETCD", "etcd"), ("ETCDCTL", "etcdctl"), ("KUBECTL", "kubectl"),
+        ]}
+        for name, tool in tools.items():
+            if not shutil.which(tool):
+                sys.exit(f"{name}={tool} is not there; see the head of {__file__}")
+        self.tools = tools
+
+    def start(self):
+        """Starts etcd and kube-apiserver, and waits until they are ready."""
+        self.etcd_url = f"http://127.0.0.1:{free_port()}"
+        self.port = free_port()
+        self.secrets()
+        self.start_etcd()
+        self.apiserver = self.start_apiserver()
+        self.api = Api(self.port, self.admin, self.folder / "certs/apiserver.crt")
+        eventually("kube-apiserver is ready", self.is_ready, 120)
+        self.version = self.api.get("/version")["gitVersion"]
+        self.minor = int(re.match(r"v1\.(\d+)", self.version).group(1))
+        self.kubeconfig = self.write_kubeconfig("admin", f"token: {self.admin}")
+
+    def secrets(self):
+        self.admin = base64.urlsafe_b64encode(os.urandom(24)).decode().rstrip("=")
+        (self.folder / "tokens.csv").write_text(f"{self.admin},admin,admin,system:masters\n")
+        subprocess.run(["openssl", "genrsa", "-out", self.folder / "accounts.key", "2048"], check=True, capture_output=True)
+
+    def start_etcd(self):
+        peers = f"http://127.0.0.1:{free_port()}"
+        command = [self.tools["ETCD"], "--data-dir", self.folder / "etcd", "--listen-client-urls", self.etcd_url]
+        command += ["--advertise-client-urls", self.etcd_url, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers]
+        command += ["--initial-cluster", f"default={peers}", "--unsafe-no-fsync" if self.etcd_has("unsafe-no-fsync") else "--log-level=warn"]
+        self.processes.append(Process("etcd", command, self.folder))
+
+    def etcd_has(self, flag):
+        said = subprocess.run([self.tools["ETCD"], "--help"], capture_output=True, text=True, check=False)
+        return flag in said.stdout + said.stderr
+
+    def start_apiserver(self):
+        command = [self.tools["KUBE_APISERVER"], "--etcd-servers", self.etcd_url, "--bind-address=127.0.0.1", f"--secure-port={self.port}"]
+        command += ["--cert-dir", self.folder / "certs", "--token-auth-file", self.folder / "tokens.csv", "--authorization-mode=RBAC"]
+        command += ["--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={self.folder}/accounts.key"]
+        command += [f"--service-account-signing-key-file={self.folder}/accounts.key", "--service-cluster-ip-range=10.0.0.0/24"]
+        # There is no controller manager to give each namespace its account, and nobody to be told of another address.
+        command += ["--disable-admission-plugins=ServiceAccount", "--endpoint-reconciler-type=none"]
+        process = Process("kube-apiserver", command, self.folder, cwd=self.folder)
+        self.processes.append(process)
+        return process
+
+    def is_ready(self):
+        status, _ = self.api.ask("GET", "/readyz")
+        # The roles of the system come a moment after the first answer.
+        return status == 200 and self.api.ask("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin")[0] == 200
+
+    def write_kubeconfig(self, name, user, namespace="default"):
+        path = self.folder / f"{name}.kubeconfig"
+        path.write_text(
+            f"apiVersion: v1\nkind: Config\ncurrent-context: c\n"
+            f"clusters: [{{ name: c, cluster: {{ server: 'https://127.0.0.1:{self.port}', certificate-authority: {self.folder}/certs/apiserver.crt }} }}]\n"
+            f"users: [{{ name: u, user: {{ {user} }} }}]\n"
+            f"contexts: [{{ name: c, context: {{ cluster: c, user: u, namespace: {namespace} }} }}]\n"
+        )
+        return path
+
+    def kubectl(self, *arguments, text=None, fails=False):
+        env = {**os.environ, "KUBECONFIG": str(self.kubeconfig), "HOME": str(self.folder)}
+        said = subprocess.run([self.tools["KUBECTL"], *arguments], input=text, capture_output=True, text=True, env=env, check=False)
+        expect((said.returncode != 0) == fails, f"kubectl {' '.join(arguments)}: {said.returncode} {said.stdout}{said.stderr}")
+        return said.stderr if fails else said.stdout
+
+    def apply(self, text):
+        return self.kubectl("apply", "-f", "-", text=text)
+
+    def start_engines(self, count=2):
+        self.engine_port = free_port()
+        command = [self.arguments.loadtest, "engine", "--model", MODEL, "--base-us", "10000"]
+        for number in range(count):
+            command += ["--listen", f"127.0.0.{number + 2}:{self.engine_port}"]
+        self.processes.append(Process("engines", command, self.folder))
+
+    def close(self):
+        for process in reversed(self.processes):
+            if process.child.poll() is None:
+                process.child.terminate()
+        for process in reversed(self.processes):
+            try:
+                process.child.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+class Gateway:
+    """One gateway, as its pod would run it: with the token of its account and its rights alone."""
+
+    def __init__(self, rig, name="gateway-0", driver="auto"):
+        self.rig, self.name = rig, name
+        self.token = rig.folder / f"{name}.token"
+        self.rotate()
+        kubeconfig = rig.write_kubeconfig(name, f"tokenFile: {self.token}")
+        file = rig.folder / f"{name}.yaml"
+        file.write_text(json.dumps({
+            "listeners": [{"address": "127.0.0.1:0"}], "admin": {"address": "127.0.0.1:0"}, "dataThreads": 1, "accessLog": {"path": ""},
+            "kubernetes": {"enabled": True, "kubeconfig": str(kubeconfig)}, "drainTimeout": "10s",
+        }))
+        env = {"POD_NAME": name, "POD_NAMESPACE": "kinference"}
+        self.process = Process(name, [rig.arguments.binary, "serve", "--config", file, "--driver", driver], rig.folder, env)
+        rig.processes.append(self.process)
+        self.address = self.find(r'msg=listening address=(\S+)')
+        self.admin = self.find(r'msg="admin server listening" address=(\S+)')
+
+    def rotate(self):
+        """A new token, as the kubelet would put it in place of the old one."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": 600}}
+        path = "/api/v1/namespaces/kinference/serviceaccounts/kinference/token"
+        status, answer = self.rig.api.ask("POST", path, body)
+        expect(status == 201, f"no token: {status} {answer}")
+        new = self.token.with_suffix(".new")
+        new.write_text(answer["status"]["token"])
+        new.replace(self.token)
+
+    def find(self, pattern):
+        return eventually(pattern, lambda: re.search(pattern, self.process.text()))[0].group(1)
+
+    def wait_for_line(self, *words, within=PATIENCE_S):
+        found = lambda: next((line for line in self.process.text().splitlines() if all(w in line for w in words)), None)
+        return eventually(f"a line with {words}", found, within)[0]
+
+    def get(self, path):
+        connection = http.client.HTTPConnection(self.admin, timeout=5)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    def config(self):
+        return json.loads(self.get("/config")[1])
+
+    def readyz(self):
+        status, body = self.get("/readyz")
+        return status, json.loads(body)
+
+    def metric(self, name):
+        found = re.search(rf"^{name}(?:{{[^}}]*}})? (\S+)$", self.get("/metrics")[1], re.MULTILINE)
+        return float(found.group(1)) if found else None
+
+    def chat(self, model="real", key=None, tokens=1, timeout=20):
+        """Status and body of one request."""
+        connection = http.client.HTTPConnection(self.address, timeout=timeout)
+        body = {"model": model, "max_tokens": tokens, "messages": [{"role": "user", "content": "hello"}]}
+        headers = {"content-type": "application/json", **({"authorization": f"Bearer {key}"} if key else {})}
+        connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+
+    def endpoints(self):
+        return {e["endpoint"]: e for e in json.loads(self.get("/endpoints")[1])["endpoints"]}
+
+
+class Load:
+    """Clients that ask without a pause, and count what does not go well."""
+
+    def __init__(self, gateway, clients=4, key=None):
+        self.gateway, self.key = gateway, key
+        self.bad, self.good, self.over = [], 0, False
+        self.threads = [threading.Thread(target=self.run, daemon=True) for _ in range(clients)]
+        for thread in self.threads:
+            thread.start()
+
+    def run(self):
+        while not self.over:
+            try:
+                status, body = self.gateway.chat(key=self.key)
+                if status == 200:
+                    self.good += 1
+                else:
+                    self.bad.append(f"{status} {body[:200]}")
+            except (OSError, http.client.HTTPException) as error:
+                self.bad.append(repr(error))
+
+    def more(self, count=50):
+        """Waits until so many more have gone well."""
+        before = self.good
+        eventually("requests go on", lambda: self.good >= before + count)
+
+    def finish(self):
+        self.over = True
+        for thread in self.threads:
+            thread.join(30)
+        expect(not self.bad, f"{len(self.bad)} requests failed: {self.bad[:5]}")
+        return self.good
+
+
+# ---- what is applied ----
+
+
+def document(kind, name, spec, namespace="default"):
+    """One object, as JSON, which is YAML too."""
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def yaml_of(*documents):
+    return "".join(f"---\n{json.dumps(d)}\n" for d in documents)
+
+
+def workers(name="workers", alias="real", **more):
+    spec = {"model": {"name": MODEL, "aliases": [alias]}, "selector": {"matchLabels": {"app": "vllm"}}, "metrics": {"interval": "100ms"}}
+    return document("InferenceWorkerSet", name, {**spec, **more})
+
+
+def pool(*destinations, name="pool", **more):
+    listed = [{"kind": kind, "name": destination} for kind, destination in destinations or [("InferenceWorkerSet", "workers")]]
+    return document("InferencePool", name, {"destinations": listed, **more})
+
+
+def six_kinds(rig, alias="real"):
+    """One of each, that need each other."""
+    provider = {"type": "OpenAI", "baseURL": "http://127.0.0.1:9/v1", "models": [{"name": "big"}]}
+    tenant = {"apiKeys": [{"sha256": hashlib.sha256(KEY.encode()).hexdigest()}]}
+    rule = {"name": "here", "matches": [{"tags": {"none": ["greeting"]}}], "route": {"select": [{"type": "Local"}]}}
+    greeting = {"name": "greeted", "route": {"select": [{"type": "Local"}, {"type": "External"}]}}
+    return [
+        workers(alias=alias, port=rig.engine_port),
+        document("InferenceProvider", "hosted", provider),
+        document("InferenceClassifier", "words", {"type": "Keywords", "tags": [{"tag": "greeting", "any": ["hello"]}]}),
+        document("InferenceTenant", "alice", tenant),
+        document("InferencePolicy", "local", {"rules": [rule, greeting]}),
+        pool(("InferenceWorkerSet", "workers"), ("InferenceProvider", "hosted"), policyRef=[{"name": "local"}]),
+    ]
+
+
+def run_pod(rig, number):
+    """A pod whose server is an engine, ready as its kubelet would say."""
+    spec = {"nodeName": "node-1", "containers": [{"name": "vllm", "image": "vllm"}], "automountServiceAccountToken": False}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"vllm-{number}", "labels": {"app": "vllm"}}, "spec": spec}
+    status, answer = rig.api.ask("POST", "/api/v1/namespaces/default/pods", pod)
+    expect(status == 201, f"no pod: {status} {answer}")
+    ready = {"type": "Ready", "status": "True"}
+    status, answer = rig.api.ask(
+        "PATCH", f"/api/v1/namespaces/default/pods/vllm-{number}/status",
+        {"status": {"phase": "Running", "podIP": f"127.0.0.{number + 2}", "conditions": [ready]}}, "application/strategic-merge-patch+json",
+    )
+    expect(status == 200, f"no status: {status} {answer}")
+
+
+def clean(rig):
+    """Nothing of ours is left."""
+    for plural in KINDS.values():
+        rig.api.ask("DELETE", f"/apis/{VERSION}/namespaces/default/{plural}")
+    pods = rig.api.get("/api/v1/namespaces/default/pods")["items"]
+    for found in pods:
+        rig.api.ask("DELETE", f"/api/v1/namespaces/default/pods/{found['metadata']['name']}", {"gracePeriodSeconds": 0})
+
+
+def stored(rig, kind, name):
+    return rig.api.get(f"/apis/{VERSION}/namespaces/default/{KINDS[kind]}/{name}")
+
+
+def condition(found, name):
+    listed = found.get("status", {}).get("conditions", [])
+    return next((c for c in listed if c["type"] == name), {"status": "", "reason": "", "message": ""})
+
+
+def wait_for_condition(rig, kind, name, what, status, *words):
+    def look():
+        found = stored(rig, kind, name)
+        c = condition(found, what)
+        current = c.get("observedGeneration") == found["metadata"]["generation"]
+        return c if current and c["status"] == status and all(w in c["message"] for w in words) else None
+    return eventually(f"{kind} {name}: {what} is {status} with {words}; it is {condition(stored(rig, kind, name), what)}", look)[0]
+
+
+def pods_and_resources(rig, gateway, key=None):
+    """Two engines as pods, and all six kinds; from then on requests are answered."""
+    for number in range(2):
+        run_pod(rig, number)
+    rig.apply(yaml_of(*six_kinds(rig)))
+    wait_for_endpoints(gateway, 2)
+    eventually("requests are answered", lambda: gateway.chat(key=KEY)[0] == 200)
+
+
+def wait_for_endpoints(gateway, count):
+    eventually(f"{count} endpoints are ready", lambda: gateway.readyz()[1]["endpointsReady"] == count)
+
+
+def access(rig):
+    """Namespace, account and rights of the rendered manifest, and nothing else of it."""
+    wanted = {"Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    documents = re.split(r"^---$", (ROOT / "deploy/manifests/deployment.yaml").read_text(), flags=re.MULTILINE)
+    kept = [d for d in documents if (found := re.search(r"^kind: (\w+)$", d, re.MULTILINE)) and found.group(1) in wanted]
+    if not any("kind: Namespace" in d for d in kept):
+        kept.insert(0, "\napiVersion: v1\nkind: Namespace\nmetadata: { name: kinference }\n")
+    return "---".join(kept)
+
+
+# ---- the parts; each leaves what it found ----
+
+
+def part_a_start_without_definitions(rig, say):
+    gateway = Gateway(rig)
+    gateway.wait_for_line("CustomResourceDefinitions are not installed", "kubectl apply")
+    status, body = gateway.readyz()
+    expect(status == 503 and any("kubectl apply" in reason for reason in body["reasons"]), f"/readyz: {status} {body}")
+    say(f"/readyz without definitions: {status} {body['reasons']}")
+    said = rig.kubectl("apply", *(["--validate=false"] if rig.minor < 25 else []), "-f", str(ROOT / "crds/yaml"))
+    began = time.monotonic()
+    expect(len(said.splitlines()) == len(KINDS), said)
+    gateway.wait_for_line("configuration in force")
+    say(f"definitions applied; the waiting gateway went on after {time.monotonic() - began:.2f} s")
+    rig.kubectl("wait", "--for=condition=Established", "--timeout=20s", *[f"crd/{plural}.{GROUP}" for plural in KINDS.values()])
+    for plural in KINDS.values():
+        conditions = rig.api.get(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{GROUP}")["status"]["conditions"]
+        wrong = [c for c in conditions if c["type"] == "NonStructuralSchema" or c["status"] != "True"]
+        expect(not wrong, f"{plural}: {wrong}")
+    expect(gateway.process.end() == 0, "it ends with an error")
+
+
+BAD = [
+    ("InferencePool", "p", {"destinations": [{"kind": "InferenceWorkerSets", "name": "w"}]}, "spec.destinations[0].kind", 16),
+    ("InferencePool", "p", {"destinations": []}, "spec.destinations", 16),
+    ("InferenceWorkerSet", "w", {"model": {}}, "spec.model.name", 16),
+    ("InferenceWorkerSet", "w", {"model": {"name": "m"}, "port": 70000, "selector": {"matchLabels": {"a": "b"}}}, "spec.port", 16),
+    ("InferencePolicy", "p", {"rules": [{"name": "r", "route": {}, "deny": {"status": 403}}]}, "spec.rules[0]", 25),
+    ("InferenceTenant", "t", {"apiKeys": [{"sha256": "short"}]}, "spec.apiKeys[0].sha256", 16),
+    ("InferenceProvider", "p", {"type": "Azure", "baseURL": "http://x/v1", "models": [{"name": "m"}]}, "spec.type", 16),
+    ("InferenceClassifier", "c", {"type": "PII", "kinds": ["Nothing"]}, "spec.kinds[0]", 16),
+]
+
+
+def part_b_bad_objects_are_refused_by_their_field(rig, say):
+    for kind, name, spec, field, minor in BAD:
+        if rig.minor < minor:
+            say(f"passed over with {rig.version}: {kind} {field} (its rule is CEL, from 1.{minor} on)")
+            continue
+        said = rig.kubectl("apply", "-f", "-", text=yaml_of(document(kind, name, spec)), fails=True)
+        expect(field in said, f"{kind}: the refusal does not name {field}: {said}")
+    unknown = yaml_of(workers(prt=1))
+    said = rig.kubectl("apply", "-f", "-", text=unknown, fails=True)
+    expect("prt" in said, f"an unknown field: {said}")
+    say(f"{len(BAD) + 1} bad objects are refused, each by its field")
+    said = rig.kubectl("explain", "inferenceworkerset.spec.metrics.interval")
+    expect("metrics" in said.lower(), said)
+
+
+def part_c_six_kinds(rig, say):
+    gateway = Gateway(rig)
+    for number in range(2):
+        run_pod(rig, number)
+    times = {}
+
+    def effect(what, look):
+        times[what] = eventually(what, look)[1]
+        expect(times[what] < EFFECT_S, f"{what} took {times[what]:.2f} s")
+
+    rig.apply(yaml_of(*six_kinds(rig)))
+    effect("applied", lambda: "real" in json.dumps(gateway.config()["pools"]))
+    wait_for_endpoints(gateway, 2)
+    expect(gateway.chat(key=KEY)[0] == 200, "no answer")
+    expect(gateway.chat()[0] == 401, "a stranger is let in")
+    rig.apply(yaml_of(*six_kinds(rig, "renamed")))
+    effect("changed", lambda: gateway.chat("renamed", KEY)[0] == 200 and gateway.chat("real", KEY)[0] == 404)
+    for found in six_kinds(rig):
+        kind, name = found["kind"], found["metadata"]["name"]
+        for what in ("Accepted", "ResolvedRefs", "Programmed"):
+            wait_for_condition(rig, kind, name, what, "True")
+    counted = lambda: [stored(rig, k, n)["status"].get("readyEndpoints") for k, n in [("InferenceWorkerSet", "workers"), ("InferencePool", "pool")]]
+    eventually("endpoints are counted", lambda: counted()[0] == 2 and counted()[1] >= 2)
+    table = rig.kubectl("get", "kinference", "-A", "-o", "wide")
+    expect(table.count("True") >= 12, table)
+    say("kubectl get kinference -A -o wide\n" + table)
+    for found in six_kinds(rig):
+        found["metadata"]["annotations"] = {"touched": "yes"}
+        rig.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", text=yaml_of(found))
+    table = rig.kubectl("get", "iws", "workers")
+    versions = {k: stored(rig, k, n)["metadata"]["resourceVersion"] for k, n in [("InferencePool", "pool"), ("InferenceTenant", "alice")]}
+    time.sleep(3)
+    for kind, name in [("InferencePool", "pool"), ("InferenceTenant", "alice")]:
+        expect(stored(rig, kind, name)["metadata"]["resourceVersion"] == versions[kind], f"{kind} {name} is written again and again")
+    rig.kubectl("delete", "ipool", "pool")
+    effect("deleted", lambda: gateway.chat("real", KEY)[0] == 404)
+    for kind, name in [("ipol", "local"), ("icls", "words"), ("iprov", "hosted"), ("iws", "workers"), ("iten", "alice")]:
+        rig.kubectl("delete", kind, name)
+    effect("all deleted", lambda: not gateway.config()["pools"] and not gateway.endpoints())
+    say("from the answer of kubectl to the effect: " + ", ".join(f"{what} {took * 1e3:.0f} ms" for what, took in times.items()))
+    finish(gateway)
+
+
+def part_d_what_only_the_gateway_sees_is_told_in_the_status(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    # The schema lets it in, the gateway does not: the last good version stays, and everything else goes on.
+    rig.apply(yaml_of(workers(alias="same", port=rig.engine_port, model={"name": MODEL, "aliases": ["same", "same"]})))
+    bad = wait_for_condition(rig, "InferenceWorkerSet", "workers", "Accepted", "False", "same", "spec.model.aliases")
+    programmed = wait_for_condition(rig, "InferenceWorkerSet", "workers", "Programmed", "False", "stays in force")
+    say(f"Accepted=False: {bad['message']}\nProgrammed=False: {programmed['message']}")
+    expect(gateway.chat(key=KEY)[0] == 200, "the last good version does not stay")
+    events = lambda: rig.api.get("/api/v1/namespaces/default/events")["items"]
+    eventually("the refusal is an Event", lambda: [e for e in events() if e["reason"] == "Refused" and e["involvedObject"]["name"] == "workers"])
+    described = rig.kubectl("describe", "iws", "workers")
+    expect("Refused" in described and "same" in described, described)
+    rig.apply(yaml_of(pool(("InferenceWorkerSet", "workers"), ("InferenceWorkerSet", "missing"), policyRef=[{"name": "local"}])))
+    missing = wait_for_condition(rig, "InferencePool", "pool", "ResolvedRefs", "False", "spec.destinations[1].name", "missing")
+    say(f"ResolvedRefs=False: {missing['message']}")
+    expect(gateway.chat(key=KEY)[0] == 200, "a destination that is not there takes the others with it")
+    # A new object that is bad from the start is left out alone.
+    rig.apply(yaml_of(workers("broken", "broken", model={"name": "b", "aliases": ["x", "x"]})))
+    wait_for_condition(rig, "InferenceWorkerSet", "broken", "Programmed", "False")
+    expect(gateway.chat(key=KEY)[0] == 200, "a bad object takes the others with it")
+    rig.apply(yaml_of(*six_kinds(rig)))
+    wait_for_condition(rig, "InferenceWorkerSet", "workers", "Programmed", "True")
+    finish(gateway)
+
+
+def part_e_a_pod_that_is_deleted(rig, say):
+    gateway = Gateway(rig)
+    run_pod(rig, 0)
+    rig.apply(yaml_of(*six_kinds(rig)))
+    wait_for_endpoints(gateway, 1)
+    answers = []
+    long = threading.Thread(target=lambda: answers.append(gateway.chat(key=KEY, tokens=400, timeout=60)))
+    long.start()
+    engines = lambda: {e["name"]: e for e in json.loads(gateway.get("/endpoints")[1])["endpoints"]}
+    eventually("the long one has begun", lambda: any("inFlight" in json.dumps(e) for e in gateway.endpoints().values()))
+    run_pod(rig, 1)
+    wait_for_endpoints(gateway, 2)
+    rig.kubectl("delete", "pod", "vllm-0", "--wait=false")
+    took = eventually("it gets no new work", lambda: "being deleted" in gateway.get("/endpoints")[1])[1]
+    expect(rig.api.get("/api/v1/namespaces/default/pods/vllm-0")["metadata"]["deletionTimestamp"], "it is gone at once")
+    expect(took < EFFECT_S, f"it took {took:.2f} s")
+    for _ in range(6):
+        expect(gateway.chat(key=KEY)[0] == 200, "no answer")
+    long.join(60)
+    expect(answers and answers[0][0] == 200, f"the long one: {answers}")
+    rig.kubectl("delete", "pod", "vllm-0", "--grace-period=0", "--force")
+    gateway.wait_for_line("endpoint removed", "vllm-0")
+    say(f"no new work {took * 1e3:.0f} ms after kubectl delete; the long answer was finished")
+    finish(gateway)
+
+
+def part_f_the_api_server_is_killed(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    load = Load(gateway, key=KEY)
+    load.more()
+    rig.apiserver.kill()
+    gateway.wait_for_line("the API server does not answer")
+    eventually("the metric says so", lambda: gateway.metric("kinference_kubernetes_connected") == 0)
+    load.more(200)
+    status, body = gateway.readyz()
+    expect((status, body["endpointsReady"]) == (200, 2), f"/readyz: {status} {body}")
+    generation = gateway.config()["generation"]
+    rig.apiserver.start()
+    eventually("kube-apiserver is back", rig.is_ready, 120)
+    took = eventually("the gateway is back", lambda: gateway.metric("kinference_kubernetes_connected") == 1)[1]
+    load.more()
+    rig.apply(yaml_of(*six_kinds(rig, "again")))
+    effect = eventually("a change after it", lambda: gateway.chat("again", KEY)[0] == 200)[1]
+    rig.apply(yaml_of(*six_kinds(rig)))
+    eventually("and back", lambda: gateway.chat("real", KEY)[0] == 200)
+    # Requests for the name that was away for a moment are 404: that is what was applied.
+    bad = [b for b in load.bad if "model_not_found" not in b]
+    load.bad = bad
+    say(f"{load.finish()} requests, none failed; back {took:.2f} s after the server, a change in force {effect * 1e3:.0f} ms after kubectl; generation was {generation}")
+    finish(gateway)
+
+
+def part_g_versions_that_are_compacted(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    load = Load(gateway, key=KEY)
+    rig.apiserver.kill()
+    etcdctl = lambda *a: subprocess.run([rig.tools["ETCDCTL"], "--endpoints", rig.etcd_url, *a], check=True, capture_output=True, text=True, env={**os.environ, "ETCDCTL_API": "3"}).stdout
+    for number in range(20):
+        etcdctl("put", f"/elsewhere/{number}", "x")
+    revision = json.loads(etcdctl("get", "/elsewhere/0", "-w", "json"))["header"]["revision"]
+    etcdctl("compact", str(revision))
+    rig.apiserver.start()
+    eventually("kube-apiserver is back", rig.is_ready, 120)
+    rig.kubectl("label", "pod", "vllm-1", "app=other", "--overwrite")
+    eventually("a pod that was relabelled is gone", lambda: gateway.readyz()[1]["endpoints"] == 2 or len(gateway.endpoints()) >= 1)
+    wait_for_endpoints_named(gateway, 1)
+    rig.kubectl("label", "pod", "vllm-1", "app=vllm", "--overwrite")
+    wait_for_endpoints_named(gateway, 2)
+    say(f"compacted at {revision}; {load.finish()} requests, none failed")
+    finish(gateway)
+
+
+def wait_for_endpoints_named(gateway, count):
+    pods = lambda: [e for e in gateway.endpoints() if e.startswith("127.0.0.")]
+    eventually(f"{count} pods", lambda: len([e for e in gateway.endpoints().values() if "vllm-" in json.dumps(e)]) == count)
+
+
+def part_h_tokens_are_rotated(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    load = Load(gateway, key=KEY, clients=2)
+    # Another account of the same name: no token from before is good. The file has a new one, as from a kubelet.
+    rig.kubectl("-n", "kinference", "delete", "serviceaccount", "kinference")
+    rig.kubectl("apply", "-f", "-", text=access(rig))
+    gateway.rotate()
+    alias = f"rotated-{int(time.time())}"
+    rig.apply(yaml_of(workers(alias=alias, port=rig.engine_port, model={"name": MODEL, "aliases": ["real", alias]})))
+    took = eventually("a change is seen", lambda: gateway.chat(alias, KEY)[0] == 200, 90)[1]
+    wait_for_condition(rig, "InferenceWorkerSet", "workers", "Programmed", "True")
+    say(f"with the old token void, the new one was in use after {took:.1f} s; {load.finish()} requests, none failed")
+    finish(gateway)
+
+
+def part_i_the_lease(rig, say):
+    lease = lambda: rig.api.get("/apis/coordination.k8s.io/v1/namespaces/kinference/leases/kinference-status")["spec"]
+    holder = lambda: lease().get("holderIdentity") or ""
+    first = Gateway(rig, "gateway-1")
+    eventually("the first holds it", lambda: holder().startswith("gateway-1_"), 40)
+    second = Gateway(rig, "gateway-2")
+    pods_and_resources(rig, second)
+    expect(first.process.end() == 0, "it ends with an error")
+    expect(holder() == "" or holder().startswith("gateway-2_"), f"{holder()} holds it after its end")
+    took = eventually("the second takes it", lambda: holder().startswith("gateway-2_"))[1]
+    rig.apply(yaml_of(workers("late", "late", port=rig.engine_port)))
+    wait_for_condition(rig, "InferenceWorkerSet", "late", "Programmed", "True")
+    third = Gateway(rig, "gateway-3")
+    second.process.kill()
+    died = eventually("the third takes it", lambda: holder().startswith("gateway-3_"), 60)[1]
+    say(f"given back at the end and taken after {took:.1f} s; taken {died:.1f} s after its holder was killed; transitions {lease()['leaseTransitions']}")
+    finish(third)
+
+
+def part_j_secrets_by_name_alone(rig, say):
+    gateway = Gateway(rig)
+    provider = {"type": "OpenAI", "baseURL": f"http://127.0.0.2:{rig.engine_port}/v1", "models": [{"name": MODEL}]}
+    provider["auth"] = {"bearer": {"secretRef": {"name": "hosted", "key": "token"}}}
+    policy = {"rules": [{"name": "out", "route": {"select": [{"type": "External"}]}}]}
+    rig.kubectl("create", "secret", "generic", "hosted", "--from-literal=token=s3cret-of-hosted")
+    rig.apply(yaml_of(document("InferenceProvider", "hosted", provider), document("InferencePolicy", "out", policy)))
+    rig.apply(yaml_of(pool(("InferenceProvider", "hosted"), policyRef=[{"name": "out"}])))
+    refused = wait_for_condition(rig, "InferenceProvider", "hosted", "ResolvedRefs", "False", "hosted")
+    gateway.wait_for_line("Secret default/hosted", "cannot list")
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "kinference-secrets", "namespace": "default"}}
+    role["rules"] = [{"apiGroups": [""], "resources": ["secrets"], "resourceNames": ["hosted"], "verbs": ["list", "watch"]}]
+    binding = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": role["metadata"]}
+    binding["roleRef"] = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "kinference-secrets"}
+    binding["subjects"] = [{"kind": "ServiceAccount", "name": "kinference", "namespace": "kinference"}]
+    rig.kubectl("apply", "-f", "-", text=yaml_of(role, binding))
+    took = eventually("the provider is used", lambda: gateway.chat(MODEL)[0] == 200)[1]
+    wait_for_condition(rig, "InferenceProvider", "hosted", "ResolvedRefs", "True")
+    expect("s3cret" not in gateway.process.text() + gateway.get("/config")[1] + gateway.get("/endpoints")[1], "the secret is shown")
+    rig.kubectl("delete", "secret", "hosted")
+    wait_for_condition(rig, "InferenceProvider", "hosted", "ResolvedRefs", "False", "hosted")
+    rig.kubectl("delete", "role,rolebinding", "kinference-secrets")
+    say(f"without the right: {refused['message']}\nwith it in use after {took:.1f} s")
+    finish(gateway, refusals=True)
+
+
+def part_k_long_lists_come_in_pages(rig, say):
+    count = 1_100
+    for number in range(count):
+        digest = hashlib.sha256(f"key {number}".encode()).hexdigest()
+        tenant = document("InferenceTenant", f"tenant-{number}", {"apiKeys": [{"sha256": digest}]})
+        status, answer = rig.api.ask("POST", f"/apis/{VERSION}/namespaces/default/{KINDS['InferenceTenant']}", tenant)
+        expect(status == 201, f"{status} {answer}")
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    for number in (0, 499, 500, 999, count - 1):
+        expect(gateway.chat(key=f"key {number}")[0] == 200, f"tenant {number} is not known")
+    listed = lambda: rig.api.get(f"/apis/{VERSION}/namespaces/default/{KINDS['InferenceTenant']}")["items"]
+    began = time.monotonic()
+    eventually("each has its status", lambda: all(condition(t, "Programmed")["status"] == "True" for t in listed()), 120)
+    say(f"{count} tenants are known; the statuses of all were there {time.monotonic() - began:.1f} s after the first request")
+    finish(gateway)
+
+
+def part_l_a_right_is_taken_away(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    load = Load(gateway, key=KEY, clients=2)
+    rig.kubectl("delete", "clusterrolebinding", "kinference")
+    gateway.wait_for_line("cannot", within=90)
+    load.more(100)
+    rig.kubectl("apply", "-f", "-", text=access(rig))
+    alias = "allowed-again"
+    rig.apply(yaml_of(workers(port=rig.engine_port, model={"name": MODEL, "aliases": ["real", alias]})))
+    took = eventually("a change is seen", lambda: gateway.chat(alias, KEY)[0] == 200, 90)[1]
+    say(f"rights taken away under load and given back; a change was in force after {took:.1f} s; {load.finish()} requests, none failed")
+    finish(gateway, refusals=True)
+
+
+def part_m_a_definition_is_deleted_and_comes_back(rig, say):
+    gateway = Gateway(rig)
+    pods_and_resources(rig, gateway)
+    rig.kubectl("delete", "crd", f"inferencepools.{GROUP}")
+    eventually("its objects are gone", lambda: not gateway.config()["pools"])
+    rig.kubectl("apply", *(["--validate=false"] if rig.minor < 25 else []), "-f", str(ROOT / "crds/yaml/inferencepools.yaml"))
+    eventually("its objects can be applied", lambda: rig.api.ask("GET", f"/apis/{VERSION}/namespaces/default/inferencepools")[0] == 200)
+    rig.apply(yaml_of(six_kinds(rig)[-1]))
+    took = eventually("requests are answered", lambda: gateway.chat(key=KEY)[0] == 200)[1]
+    say(f"a definition deleted and applied again; its pool in force {took:.1f} s after it was applied")
+    finish(gateway, refusals=True)
+
+
+def finish(gateway, refusals=False):
+    """Ends it as a kubelet does; nothing it asked for went beyond its rights."""
+    code = gateway.process.end()
+    expect(code == 0, f"it ends with {code}")
+    lines = [l for l in gateway.process.text().splitlines() if "forbidden" in l or "cannot be written" in l or "panic" in l]
+    expect(refusals or not lines, f"beyond its rights: {lines[:3]}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--binary", required=True, type=pathlib.Path, help="kinference")
+    parser.add_argument("--loadtest", required=True, type=pathlib.Path, help="loadtest, for its engines")
+    arguments = parser.parse_args()
+    arguments.binary, arguments.loadtest = arguments.binary.resolve(), arguments.loadtest.resolve()
+    only = [word for word in os.environ.get("ONLY", "").split(",") if word]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="kinference-real-"))
+    rig, failed = Rig(folder, arguments), []
+    try:
+        rig.start()
+        print(f"kube-apiserver {rig.version}, kubectl {json.loads(rig.kubectl('version', '--client', '-o', 'json'))['clientVersion']['gitVersion']}", flush=True)
+        rig.kubectl("apply", "-f", "-", text=access(rig))
+        rig.start_engines()
+        parts = [(name, part) for name, part in sorted(globals().items()) if name.startswith("part_")]
+        for name, part in parts:
+            if only and not any(word in name for word in only) and not name.startswith("part_a_"):
+                continue
+            print(f"== {name[7:].replace('_', ' ')}", flush=True)
+            began = time.monotonic()
+            try:
+                part(rig, lambda text: print("   " + text.replace("\n", "\n   "), flush=True))
+                print(f"   ok, {time.monotonic() - began:.1f} s", flush=True)
+            except Failed as why:
+                failed.append(name)
+                print(f"   FAILED: {why}", flush=True)
+            for process in rig.processes:
+                if process.log.name.startswith("gateway") and process.child.poll() is None:
+                    process.kill()
+            if not name.startswith("part_a_"):
+                clean(rig)
+    finally:
+        rig.close()
+        if failed or os.environ.get("KEEP"):
+            print(f"logs are in {folder}")
+        else:
+            shutil.rmtree(folder)
+    print(f"{len(failed)} parts failed" if failed else "all parts as they should be")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()
