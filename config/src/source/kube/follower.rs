@@ -196,7 +196,7 @@ impl Follower {
     }
 
     async fn reached(&mut self, subject: &Subject) -> bool {
-        let note = self.reach.reached(subject);
+        let note = self.reach.reached(subject).filter(|_| !self.is_waited_for(subject));
         self.tell_reach(note).await
     }
 
@@ -205,10 +205,14 @@ impl Follower {
         if !matches!(subject, Subject::Objects { .. }) && !self.reach.has_heard_of(&subject) {
             self.changed(&subject);
         }
-        let waited_for = self.generation == 0 && matches!(subject, Subject::Objects { .. });
-        // What the first snapshot waits for is told of as a whole.
+        let waited_for = self.is_waited_for(&subject);
         let note = self.reach.failed(subject, failure).filter(|_| !waited_for);
         self.tell_reach(note).await
+    }
+
+    /// Whether the first snapshot waits for it: that is told of as a whole.
+    fn is_waited_for(&self, subject: &Subject) -> bool {
+        self.generation == 0 && matches!(subject, Subject::Objects { .. })
     }
 
     /// Tells what has changed about what can be read; `false` when nobody listens any more.

@@ -65,11 +65,9 @@ pub(super) async fn run(client: Client, namespace: String, identity: String, rol
     };
     // Whoever could have said so has ended without a word.
     let Ok(answer) = told else { return };
-    match role.send_replace(Role::Reader) {
-        // One that cannot be given back runs out by itself.
-        Role::Writer => drop(timeout(LEASE_EVERY, give_back(&api, &identity)).await),
-        Role::Reader => {}
-    }
+    role.send_replace(Role::Reader);
+    // Also where it is not known to be held: it may just have been taken. One that cannot be given back runs out by itself.
+    let _ = timeout(LEASE_EVERY, give_back(&api, &identity)).await;
     // Whoever asked may have gone.
     let _ = answer.send(());
 }
