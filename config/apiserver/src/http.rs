@@ -26,6 +26,8 @@ use crate::{Seen, discovery, read, table, write};
 
 /// A real server's own bound on a request.
 const BODY_BYTES_MAX: usize = 3 << 20;
+/// Longest name of a manager of fields.
+const MANAGER_BYTES_MAX: usize = 128;
 /// How long a watch lasts that does not say.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(1_800);
 
@@ -156,8 +158,8 @@ fn serve(shared: &Arc<Shared>, target: &Target, asked: &Asked) -> Result<Respons
         (None, "list") => {
             let order = ListOrder {
                 namespace: target.namespace.clone(),
-                selector: selector(&asked.query)?,
-                limit: asked.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(0),
+                selector: selector(resource, &asked.query)?,
+                limit: limit(&asked.query)?,
                 token: asked.query.get("continue").filter(|token| !token.is_empty()).cloned(),
                 shown: shown(&asked.headers),
             };
@@ -182,7 +184,7 @@ fn begin_watch(shared: &Arc<Shared>, target: &Target, asked: &Asked) -> Result<R
     let timeout = asked.query.get("timeoutSeconds").and_then(|seconds| seconds.parse().ok());
     let order = WatchOrder {
         namespace: target.namespace.clone(),
-        selector: selector(&asked.query)?,
+        selector: selector(&target.resource, &asked.query)?,
         from,
         timeout: timeout.map_or(WATCH_TIMEOUT, Duration::from_secs),
         bookmarks: match asked.query.get("allowWatchBookmarks").map(String::as_str) {
@@ -217,6 +219,7 @@ fn change(
     };
     let media_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    judge_options(&asked.query, media_type)?;
     let mut state = shared.lock();
     match (&asked.method, name) {
         (&Method::POST, None) => {
@@ -226,8 +229,8 @@ fn change(
         }
         (&Method::PUT, Some(name)) => {
             let object = json_body(asked, media_type)?;
-            let custom = resource.schema.is_some();
-            if custom && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
+            let conditional = resource.schema.is_some() || resource.name() == "leases.coordination.k8s.io";
+            if conditional && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
                 let cause = crate::refusal::Cause {
                     field: "metadata.resourceVersion".into(),
                     reason: "FieldValueInvalid",
@@ -269,7 +272,7 @@ fn change(
             }
         }
         (&Method::DELETE, None) => {
-            let selector = selector(&asked.query)?;
+            let selector = selector(resource, &asked.query)?;
             let all = state.store.list(&resource.name(), &target.namespace);
             let doomed: Vec<Key> = all
                 .filter(|object| selector.matches(object))
@@ -334,8 +337,31 @@ fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("error decoding the body: {error}")))
 }
 
-fn selector(query: &Query) -> Result<Selector, Refusal> {
-    Selector::new(query.get("labelSelector").map(String::as_str), query.get("fieldSelector").map(String::as_str))
+/// A limit below zero is none.
+fn limit(query: &Query) -> Result<usize, Refusal> {
+    let Some(text) = query.get("limit").filter(|text| !text.is_empty()) else { return Ok(0) };
+    let wrong = |_| Refusal::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"));
+    text.parse::<i64>().map(|limit| usize::try_from(limit).unwrap_or(0)).map_err(wrong)
+}
+
+/// What a real server finds wrong with the options of a write.
+fn judge_options(query: &Query, media_type: &str) -> Result<(), Refusal> {
+    let said = |name: &str| query.get(name).map_or("", String::as_str);
+    let wrong = |why: String| Err(Refusal::new(422, "Invalid", format!("options.meta.k8s.io \"\" is invalid: {why}")));
+    if !matches!(said("dryRun"), "" | "All") {
+        return wrong(format!("dryRun: Unsupported value: [{:?}]: supported values: \"All\"", said("dryRun")));
+    }
+    if said("fieldManager").len() > MANAGER_BYTES_MAX {
+        return wrong(format!("fieldManager: Too long: must have at most {MANAGER_BYTES_MAX} bytes"));
+    }
+    if query.contains_key("force") && media_type.ends_with("patch+json") {
+        return wrong("force: Forbidden: may not be specified for non-apply patch".to_owned());
+    }
+    Ok(())
+}
+
+fn selector(resource: &Resource, query: &Query) -> Result<Selector, Refusal> {
+    Selector::new(resource, query.get("labelSelector").map(String::as_str), query.get("fieldSelector").map(String::as_str))
 }
 
 fn shown(headers: &HeaderMap) -> Shown {

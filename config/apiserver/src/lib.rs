@@ -19,6 +19,7 @@ mod patch;
 mod read;
 mod refusal;
 mod resource;
+mod rules;
 mod schema;
 mod selector;
 mod server;

@@ -144,7 +144,10 @@ fn refusal(found: &[(Owner, Owned, Fields)]) -> Refusal {
     let mut causes = Vec::new();
     let mut groups = Vec::new();
     for (owner, owned, fields) in found {
-        let who = format!("conflict with \"{}\" using {}", owner.manager, owned.version);
+        let who = match owner.operation {
+            Operation::Apply => format!("conflict with \"{}\"", owner.manager),
+            Operation::Update => format!("conflict with \"{}\" using {}", owner.manager, owned.version),
+        };
         let places: Vec<String> = fields.iter().map(|path| shown(path)).collect();
         let cause = |field: &String| Cause { field: field.clone(), reason: "FieldManagerConflict", message: who.clone() };
         causes.extend(places.iter().map(cause));
@@ -446,7 +449,7 @@ mod tests {
     fn another_value_than_another_owners_is_a_conflict_unless_forced() {
         let first = applied(None, &json!({ "a": 1 }), "one", Conflicts::Refuse).unwrap();
         let refused = applied(Some(&first), &json!({ "a": 2 }), "two", Conflicts::Refuse).unwrap_err();
-        assert_eq!(refused.message, "Apply failed with 1 conflict: conflict with \"one\" using g/v1: .spec.a");
+        assert_eq!(refused.message, "Apply failed with 1 conflict: conflict with \"one\": .spec.a");
         let forced = applied(Some(&first), &json!({ "a": 2 }), "two", Conflicts::Force).unwrap();
         assert_eq!(forced["spec"]["a"], 2);
         // The first owner has lost it, and no longer takes it away.

@@ -9,7 +9,7 @@ use crate::refusal::{Cause, Refusal};
 use crate::resource::{Resource, Scope};
 use crate::state::State;
 use crate::store::{Deleted, Effect, Key, Part, metadata_mut};
-use crate::{patch, schema, time};
+use crate::{patch, rules, schema, time};
 
 /// Media types of patches of a custom resource.
 pub(crate) const PATCHES: &str =
@@ -65,6 +65,7 @@ pub(crate) fn create(
     mut object: Value,
     terms: Terms<'_>,
 ) -> Result<Written, Refusal> {
+    judge_kind(resource, &object)?;
     metadata_mut(&mut object).remove("managedFields");
     insert(state, resource, namespace, object, terms, Ownership::ByWriting)
 }
@@ -145,6 +146,7 @@ pub(crate) fn update(
     object: Value,
     terms: Terms<'_>,
 ) -> Result<Written, Refusal> {
+    judge_kind(resource, &object)?;
     replace(state, resource, key, object, terms, Ownership::ByWriting)
 }
 
@@ -204,14 +206,18 @@ pub(crate) fn apply(
     if !config["metadata"]["managedFields"].is_null() {
         return Err(Refusal::bad_request("metadata.managedFields must be nil"));
     }
-    if config["metadata"]["name"].as_str().is_some_and(|name| name != key.name) {
-        return Err(Refusal::bad_request("name in URL does not match name in Patch object"));
+    if let Some(said) = config["metadata"]["name"].as_str().filter(|said| *said != key.name) {
+        let message = format!("the name of the object ({said}) does not match the name on the URL ({})", key.name);
+        return Err(Refusal::bad_request(message));
     }
-    metadata_mut(&mut config).insert("name".into(), json!(key.name));
     judge_kind(resource, &config)?;
-    let mut warnings = Vec::new();
-    if let Some(schema) = &resource.schema {
-        warnings = unknown_fields(schema, &mut config, terms.validation)?;
+    metadata_mut(&mut config).insert("name".into(), json!(key.name));
+    if let Some(schema) = &resource.schema
+        && let Some(unknown) = schema::prune(schema, &mut config).first()
+    {
+        // Whatever `fieldValidation` says.
+        let message = format!("failed to create typed patch object: .{unknown}: field not declared in schema");
+        return Err(Refusal::new(500, "", message));
     }
     if resource.status_subresource && terms.part == Part::Main {
         patch::object_mut(&mut config).remove("status");
@@ -230,8 +236,7 @@ pub(crate) fn apply(
         None => (insert(state, resource, &key.namespace, object, terms, Ownership::Applied)?, Existence::New),
         Some(_) => (replace(state, resource, key, object, terms, Ownership::Applied)?, Existence::Old),
     };
-    warnings.extend(written.warnings);
-    Ok((Written { warnings, ..written }, existence))
+    Ok((written, existence))
 }
 
 /// Whether an object was there before it was applied.
@@ -254,7 +259,7 @@ pub(crate) fn patch(
     if kind == PatchKind::Strategic && resource.schema.is_some() {
         return Err(Refusal::unsupported_media_type(PATCHES));
     }
-    let object = match kind {
+    let mut object = match kind {
         PatchKind::Json => patch::apply(&old, body).map_err(|why| {
             let message = format!("the server rejected our request due to an error in our request: {why}");
             Refusal::new(422, "Invalid", message)
@@ -265,6 +270,21 @@ pub(crate) fn patch(
             object
         }
     };
+    if !object.is_object() {
+        return Err(Refusal::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: \"{body}\"")));
+    }
+    // A patch has no precondition of the uid: it cannot be changed, and a write of the status alone does not look at it.
+    let uid = |object: &Value| object["metadata"]["uid"].clone();
+    if uid(&object) != uid(&old) {
+        match terms.part {
+            Part::Main => {
+                let message = format!("Invalid value: {}: field is immutable", uid(&object));
+                let cause = Cause { field: "metadata.uid".into(), reason: "FieldValueInvalid", message };
+                return Err(Refusal::invalid(resource, &key.name, &[cause]));
+            }
+            Part::Status => _ = metadata_mut(&mut object).insert("uid".into(), uid(&old)),
+        }
+    }
     update(state, resource, key, object, terms)
 }
 
@@ -300,10 +320,20 @@ fn admit(
     validation: FieldValidation,
 ) -> Result<Vec<String>, Refusal> {
     judge_kind(resource, object)?;
-    let Some(schema) = &resource.schema else { return Ok(Vec::new()) };
-    let warnings = unknown_fields(schema, object, validation)?;
-    schema::fill_in(schema, object);
-    let mut causes = schema::validate(schema, object, old);
+    if object["metadata"]["name"].as_str().is_some_and(|said| said != name) {
+        let said = object["metadata"]["name"].as_str().unwrap_or_default();
+        let message = format!("the name of the object ({said}) does not match the name on the URL ({name})");
+        return Err(Refusal::bad_request(message));
+    }
+    let mut warnings = Vec::new();
+    let mut causes = rules::causes(resource, object)?;
+    if let Some(schema) = &resource.schema {
+        warnings = unknown_fields(schema, object, validation)?;
+        schema::fill_in(schema, object);
+        causes.extend(schema::validate(schema, object, old));
+    } else if let (Some(old), "pods") = (old, resource.name().as_str()) {
+        causes.extend(rules::pod_change(old, object));
+    }
     if let Some(old) = old {
         // What was wrong before and has not been touched is let be (CRD validation ratcheting, in servers since 1.30).
         causes.retain(|cause| {
@@ -319,9 +349,23 @@ fn admit(
 }
 
 fn judge_kind(resource: &Resource, object: &Value) -> Result<(), Refusal> {
-    let (kind, version) = (object["kind"].as_str(), object["apiVersion"].as_str());
-    if kind == Some(&resource.kind) && version == Some(&resource.api_version()) {
-        return Ok(());
+    if !object.is_object() {
+        let message = format!("the object provided is unrecognized (must be of type {})", resource.kind);
+        return Err(Refusal::bad_request(message));
+    }
+    let (kind, version) = (object["kind"].as_str().unwrap_or_default(), object["apiVersion"].as_str());
+    if kind.is_empty() {
+        let message = format!("{} cannot be handled: Object 'Kind' is missing in '{object}'", resource.kind);
+        return Err(Refusal::bad_request(message));
+    }
+    if version == Some(&resource.api_version()) {
+        if kind == resource.kind {
+            return Ok(());
+        }
+        let message = format!("Invalid value: {kind:?}: must be {}", resource.kind);
+        let cause = Cause { field: "kind".into(), reason: "FieldValueInvalid", message };
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        return Err(Refusal::invalid(resource, name, &[cause]));
     }
     let (said, wanted) = (version.unwrap_or_default(), resource.api_version());
     let message = format!("the API version in the data ({said}) does not match the expected API version ({wanted})");
