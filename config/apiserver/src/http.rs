@@ -22,7 +22,7 @@ use crate::selector::Selector;
 use crate::state::{Shared, State};
 use crate::store::{Deleted, Effect, Key, Part};
 use crate::write::{Existence, FieldValidation, PATCHES, PatchKind, Terms};
-use crate::{Seen, discovery, read, table, write};
+use crate::{Seen, discovery, openapi2, read, table, write};
 
 /// A real server's own bound on a request.
 const BODY_BYTES_MAX: usize = 3 << 20;
@@ -88,6 +88,9 @@ pub(crate) async fn answer(
     }
     let target = {
         let state = shared.lock();
+        if path == "/openapi/v2" {
+            return Ok(response(200, openapi2::MEDIA_TYPE, Bytes::from(openapi2::document(&state.resources))));
+        }
         if let Some(found) = discovery::answer(&state.resources, path) {
             return Ok(answered(200, &found, &[]));
         }
@@ -305,7 +308,8 @@ fn apply(
     terms: Terms<'_>,
 ) -> Result<Response<Reply>, Refusal> {
     if asked.query.get("fieldManager").is_none_or(String::is_empty) {
-        let message = "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+        let message =
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
         return Err(Refusal::new(422, "Invalid", message));
     }
     let conflicts = match asked.query.get("force").map(String::as_str) {
@@ -313,8 +317,7 @@ fn apply(
         Some(_) | None => Conflicts::Refuse,
     };
     let config = parsed(&asked.body)?;
-    let (written, existence) =
-        write::apply(state, &target.resource, &key(target, name), config, conflicts, terms)?;
+    let (written, existence) = write::apply(state, &target.resource, &key(target, name), config, conflicts, terms)?;
     let code = match existence {
         Existence::New => 201,
         Existence::Old => 200,
@@ -361,7 +364,11 @@ fn judge_options(query: &Query, media_type: &str) -> Result<(), Refusal> {
 }
 
 fn selector(resource: &Resource, query: &Query) -> Result<Selector, Refusal> {
-    Selector::new(resource, query.get("labelSelector").map(String::as_str), query.get("fieldSelector").map(String::as_str))
+    Selector::new(
+        resource,
+        query.get("labelSelector").map(String::as_str),
+        query.get("fieldSelector").map(String::as_str),
+    )
 }
 
 fn shown(headers: &HeaderMap) -> Shown {

@@ -14,6 +14,7 @@
 
 mod discovery;
 mod http;
+mod openapi2;
 mod owners;
 mod patch;
 mod read;

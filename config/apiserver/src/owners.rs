@@ -149,7 +149,8 @@ fn refusal(found: &[(Owner, Owned, Fields)]) -> Refusal {
             Operation::Update => format!("conflict with \"{}\" using {}", owner.manager, owned.version),
         };
         let places: Vec<String> = fields.iter().map(|path| shown(path)).collect();
-        let cause = |field: &String| Cause { field: field.clone(), reason: "FieldManagerConflict", message: who.clone() };
+        let cause =
+            |field: &String| Cause { field: field.clone(), reason: "FieldManagerConflict", message: who.clone() };
         causes.extend(places.iter().map(cause));
         groups.push((who, places));
     }
@@ -202,7 +203,9 @@ fn fields_of(schema: Option<&Value>, object: &Value) -> Fields {
                     }
                 }
             }
-            _ => collect(schema.map(|schema| &schema["properties"][name]), value, vec![format!("f:{name}")], &mut fields),
+            _ => {
+                collect(schema.map(|schema| &schema["properties"][name]), value, vec![format!("f:{name}")], &mut fields)
+            }
         }
     }
     fields
@@ -242,12 +245,9 @@ fn collect(schema: Option<&Value>, value: &Value, path: Path, fields: &mut Field
             }
             None => _ = fields.insert(path),
         },
-        Value::Null
-        | Value::Bool(_)
-        | Value::Number(_)
-        | Value::String(_)
-        | Value::Array(_)
-        | Value::Object(_) => _ = fields.insert(path),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
+            _ = fields.insert(path)
+        }
     }
 }
 
@@ -334,12 +334,7 @@ fn remove(object: &mut Value, path: &[String]) {
         }
         (
             _,
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_)
-            | Value::Object(_),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_),
         ) => {}
     }
 }
@@ -463,7 +458,8 @@ mod tests {
         let first = applied(None, &mine, "one", Conflicts::Refuse).unwrap();
         let second = applied(Some(&first), &json!({ "rules": [{ "name": "y" }] }), "two", Conflicts::Refuse).unwrap();
         assert_eq!(second["spec"]["rules"].as_array().unwrap().len(), 2);
-        let refused = applied(Some(&second), &json!({ "rules": [{ "name": "x", "list": [1] }] }), "two", Conflicts::Refuse);
+        let refused =
+            applied(Some(&second), &json!({ "rules": [{ "name": "x", "list": [1] }] }), "two", Conflicts::Refuse);
         assert!(refused.unwrap_err().message.contains(".spec.rules[name=\"x\"].list"));
         let gone = applied(Some(&second), &json!({}), "one", Conflicts::Refuse).unwrap();
         assert_eq!(gone["spec"]["rules"], json!([{ "name": "y" }]));

@@ -52,7 +52,8 @@ fn metadata(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) -> Res
     for kind in ["labels", "annotations"] {
         for (key, value) in metadata[kind].as_object().into_iter().flatten() {
             let Some(text) = value.as_str() else {
-                let message = format!("the metadata cannot be handled: {kind}: ReadString: expects a string, but found {value}");
+                let message =
+                    format!("the metadata cannot be handled: {kind}: ReadString: expects a string, but found {value}");
                 return Err(Refusal::bad_request(message));
             };
             let field = format!("metadata.{kind}");
@@ -61,7 +62,10 @@ fn metadata(resource: &Resource, object: &Value, causes: &mut Vec<Cause>) -> Res
             if !is_word(name, of_label, b"-_.") || name.len() > LABEL_BYTES_MAX || prefix.len() > NAME_BYTES_MAX {
                 causes.push(invalid(&field, &Value::String(key.clone()), LABEL_NAME));
             }
-            if kind == "labels" && !text.is_empty() && (!is_word(text, of_label, b"-_.") || text.len() > LABEL_BYTES_MAX) {
+            if kind == "labels"
+                && !text.is_empty()
+                && (!is_word(text, of_label, b"-_.") || text.len() > LABEL_BYTES_MAX)
+            {
                 causes.push(invalid(&field, value, LABEL));
             }
         }
@@ -111,7 +115,9 @@ pub(crate) fn pod_change(old: &Value, new: &Value) -> Option<Cause> {
 fn secret(secret: &Value, causes: &mut Vec<Cause>) -> Result<(), Refusal> {
     for (key, value) in secret["data"].as_object().into_iter().flatten() {
         if !is_base64(value.as_str().unwrap_or_default()) {
-            return Err(Refusal::bad_request("Secret in version \"v1\" cannot be handled as a Secret: illegal base64 data"));
+            return Err(Refusal::bad_request(
+                "Secret in version \"v1\" cannot be handled as a Secret: illegal base64 data",
+            ));
         }
         if key.is_empty() || !key.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) {
             let why = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
@@ -202,7 +208,8 @@ mod tests {
         let secret = |data: Value| refused("secrets", &json!({ "metadata": { "name": "a" }, "data": data }));
         assert_eq!(secret(json!({ "a": "%%" })), ["400"]);
         assert_eq!(secret(json!({ "a/b": "YQ==" })), ["data[a/b]"]);
-        let event = json!({ "metadata": { "name": "a", "namespace": "n" }, "involvedObject": { "namespace": "other" } });
+        let event =
+            json!({ "metadata": { "name": "a", "namespace": "n" }, "involvedObject": { "namespace": "other" } });
         assert_eq!(refused("events", &event), ["involvedObject.namespace"]);
     }
 }

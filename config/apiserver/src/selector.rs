@@ -148,7 +148,8 @@ mod tests {
     #[test]
     fn selectors_take_equality_sets_and_presence() {
         let object = json!({ "metadata": { "name": "n", "labels": { "app": "a", "tier": "x" } } });
-        let matches = |labels: &str, fields: &str| Selector::new(&pods(), Some(labels), Some(fields)).unwrap().matches(&object);
+        let matches =
+            |labels: &str, fields: &str| Selector::new(&pods(), Some(labels), Some(fields)).unwrap().matches(&object);
         for good in ["app=a", "app==a,tier!=y", "tier in (x,y),app", "tier notin (z),!gone", ""] {
             assert!(matches(good, ""), "{good}");
         }

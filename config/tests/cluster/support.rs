@@ -103,7 +103,13 @@ fn follow_by(settings: Settings) -> Followed {
             }
         });
     });
-    Followed { news, feedback, leave: Some(leave), _ending: Ending { stop: Some(stop), thread: Some(thread) }, folder: None }
+    Followed {
+        news,
+        feedback,
+        leave: Some(leave),
+        _ending: Ending { stop: Some(stop), thread: Some(thread) },
+        folder: None,
+    }
 }
 
 /// Follows a server.

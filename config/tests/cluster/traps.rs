@@ -140,7 +140,8 @@ fn a_server_that_speaks_tls_is_believed_by_its_kubeconfig_alone() {
     let other = ApiServer::start(options).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("kubeconfig");
-    std::fs::write(&path, server.kubeconfig().replace(&server.address().to_string(), &other.address().to_string())).unwrap();
+    std::fs::write(&path, server.kubeconfig().replace(&server.address().to_string(), &other.address().to_string()))
+        .unwrap();
     let stranger = crate::support::follow_file(path);
     let contact = stranger.contact("it is not believed", |contact| *contact != Contact::With);
     assert!(matches!(&contact, Contact::Without { why, .. } if why.contains("certificate")), "{contact:?}");

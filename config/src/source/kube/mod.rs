@@ -128,6 +128,7 @@ async fn run(
         }
     };
     let (role_sender, role) = latest::channel(Role::Reader);
-    let _election = Task(tokio::spawn(lease::run(client.clone(), namespace, settings.identity.clone(), role_sender, leave)));
+    let _election =
+        Task(tokio::spawn(lease::run(client.clone(), namespace, settings.identity.clone(), role_sender, leave)));
     Follower::new(settings, client, sender, feedback, role).run().await;
 }

@@ -136,7 +136,10 @@ mod tests {
         reach.failed(subjects[2].clone(), Failure::Refused("forbidden".into()));
         let told = reach.waiting(subjects.iter()).expect("all were heard of");
         assert_eq!(told[0], "inferenceworkersets: forbidden");
-        assert!(told[1].contains("(inferencepools, inferencetenants)") && told[1].contains("kubectl apply"), "{told:?}");
+        assert!(
+            told[1].contains("(inferencepools, inferencetenants)") && told[1].contains("kubectl apply"),
+            "{told:?}"
+        );
         assert_eq!(reach.waiting(subjects.iter()), None);
         subjects.iter().for_each(|subject| _ = reach.list(subject));
         assert_eq!(reach.waiting(subjects.iter()), Some(Vec::new()));

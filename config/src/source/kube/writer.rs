@@ -34,8 +34,18 @@ const TOLD_MAX: usize = 10_000;
 #[derive(Clone, Debug)]
 pub(super) enum Write {
     /// `version` is the one that the status was made for.
-    Status { key: Key, uid: String, version: String, status: Box<Status> },
-    Event { key: Key, uid: String, reason: String, message: String },
+    Status {
+        key: Key,
+        uid: String,
+        version: String,
+        status: Box<Status>,
+    },
+    Event {
+        key: Key,
+        uid: String,
+        reason: String,
+        message: String,
+    },
 }
 
 /// How a write ended.
