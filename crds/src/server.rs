@@ -31,7 +31,7 @@ pub struct ServerSpec {
     /// Resources from a Kubernetes API server, instead of files.
     #[serde(default)]
     pub kubernetes: Kubernetes,
-    /// Other balancers in front of the same engines. Each tells the others four times a second what it has sent where; absent:
+    /// Other balancers in front of the same engines. Each tells the others what it has sent where, as it changes; absent:
     /// this one judges by what engines report and by its own requests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub balancers: Option<Balancers>,

@@ -290,7 +290,7 @@ async fn deliver(
     let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
     let patience = Patience { idle, deadline: *deadline };
     let forwarded =
-        forward::forward(shard, client, answer, &shown, patience, |now_us| flight.first_token(now_us)).await;
+        forward::forward(shard, client, answer, &shown, patience, |now_us, output| flight.heard(now_us, output)).await;
     let Forwarded { end, usage, pieces, response_bytes, first_content_us, upstream, after, replaced_status } =
         forwarded;
     record.entry.status = replaced_status.unwrap_or(status);

@@ -6,6 +6,7 @@ use predictor::fleet::{Answer, Attempt, Decided, Ended};
 
 use crate::decide::Choice;
 use crate::endpoints::Lease;
+use crate::forward::Output;
 use crate::io;
 use crate::metrics::PREDICTION_ERROR_BOUNDS;
 use crate::openai::request::Delivery;
@@ -60,7 +61,15 @@ impl Flight {
         self.ended.then_some(self.share_us)
     }
 
-    pub(crate) fn first_token(&self, at_us: u64) {
+    /// Output of its answer came.
+    pub(crate) fn heard(&self, at_us: u64, output: Output) {
+        match output {
+            Output::First => self.first_token(at_us),
+            Output::More => self.shard.fleet.borrow().heard_step(at_us, self.lease.endpoint().spec.id.0),
+        }
+    }
+
+    fn first_token(&self, at_us: u64) {
         let endpoint = self.lease.endpoint();
         let observed = self.shard.fleet.borrow_mut().first_token(at_us, self.id, endpoint.spec.id.0);
         if let Some(observed) = observed {

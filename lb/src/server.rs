@@ -4,6 +4,7 @@
 //! and on the calling thread the control loop. Whatever can be wrong with how the process was started is found before
 //! the first thread runs and told in one line. Data threads run until the process ends: a ring may hold their buffers.
 
+use predictor::fleet::Steps;
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -373,6 +374,7 @@ fn start_shards(
         let (handle, mailbox) = ShardHandle::new(waker.clone());
         boxes.push((handle, mailbox, waker));
     }
+    let steps = Steps::new(config::limits::ENDPOINTS_MAX);
     let handles: Vec<ShardHandle> = boxes.iter().map(|(handle, ..)| handle.clone()).collect();
     for (index, ((_, mailbox, waker), listeners)) in boxes.into_iter().zip(sockets).enumerate() {
         let others = handles.iter().enumerate().filter(|(other, _)| *other != index);
@@ -383,6 +385,7 @@ fn start_shards(
             mailbox,
             waker,
             load: handles[index].load.clone(),
+            steps: steps.clone(),
             control: control.clone(),
             own: handles[index].clone(),
             peers: others.map(|(_, handle)| handle.clone()).collect(),

@@ -11,7 +11,7 @@ use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::classify::Memory as PieceMemory;
-use predictor::fleet::{self, Backend, Decided, Fleet, PeerSums};
+use predictor::fleet::{self, Backend, Decided, Fleet, PeerSums, Steps};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
@@ -64,6 +64,8 @@ pub(crate) struct ShardSetup {
     pub(crate) waker: sys::Waker,
     /// Where it shows what it has to do.
     pub(crate) load: Arc<SharedLoad>,
+    /// Where all threads hear of the engines' steps.
+    pub(crate) steps: Steps,
     /// To the control thread.
     pub(crate) control: mpsc::Sender<FromShard>,
     /// The way to this thread, for those who answer it.
@@ -136,17 +138,18 @@ pub(crate) fn run(setup: ShardSetup) -> std_io::Result<()> {
 
 async fn serve(setup: ShardSetup) -> std_io::Result<()> {
     let reactor = Reactor::new(setup.waker)?;
+    let limits = fleet::Limits {
+        block_bytes: setup.settings.block_bytes,
+        endpoints_max: config::limits::ENDPOINTS_MAX,
+        seed: seed(),
+        ..fleet::Limits::default()
+    };
     let shard = Rc::new(Shard {
         index: setup.index,
         reactor: reactor.clone(),
         plan: RefCell::default(),
         table: RefCell::default(),
-        fleet: RefCell::new(Fleet::new(fleet::Limits {
-            block_bytes: setup.settings.block_bytes,
-            endpoints_max: config::limits::ENDPOINTS_MAX,
-            seed: seed(),
-            ..fleet::Limits::default()
-        })),
+        fleet: RefCell::new(Fleet::sharing(limits, setup.steps)),
         memory: RefCell::default(),
         metrics: RefCell::default(),
         decisions: RefCell::default(),
@@ -344,12 +347,11 @@ impl Shard {
 
     /// What this process has sent to workers and has not got back.
     fn own_sums(&self) -> Vec<OwnSums> {
-        let fleet = self.fleet.borrow();
-        let table = self.table.borrow();
+        let (fleet, table, now_us) = (self.fleet.borrow(), self.table.borrow(), io::now_us());
         let workers = table.iter().filter(|endpoint| endpoint.spec.backend == policy::Backend::Local);
         let sums = workers.map(|endpoint| {
             let spec = &endpoint.spec;
-            let sums = PeerSums::from(&fleet.sums(spec.id.0));
+            let sums = fleet.sums_to_tell(now_us, spec.id.0);
             OwnSums { endpoint: spec.id, incarnation: spec.incarnation, sums }
         });
         sums.filter(|own| own.sums != PeerSums::default()).collect()

@@ -10,10 +10,10 @@
 //! Bounds: [`Limits`]. Endpoint slots are dense numbers below `endpoints_max`, given by the caller.
 
 use crate::ledger::{Book, FirstToken, Opening, Phase, Sums, Work};
-use crate::prefix::chain::{Chain, TOKEN_ID_BYTES, TURN_BYTES_MIN};
+use crate::prefix::chain::Chain;
 use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
-use crate::ttft::{Basis, Features, Kind, Load, Observed, Prediction, Quality, Scale};
+use crate::ttft::{Features, Kind, Observed, Prediction, Quality, Scale};
 use crate::window::Window;
 use std::sync::Arc;
 
@@ -21,7 +21,10 @@ mod belief;
 mod cache;
 mod ends;
 mod event;
+mod load;
 mod peers;
+mod steps;
+mod turns;
 
 pub use belief::EndpointBelief;
 use belief::Scraped;
@@ -30,6 +33,7 @@ use ends::{End, Ends};
 pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Limits, Scrape};
 use peers::Peers;
 pub use peers::{PEERS_MAX, PeerSums};
+pub use steps::Steps;
 
 /// What of one prompt is cached where. Reused from request to request.
 #[derive(Clone, Debug, Default)]
@@ -127,6 +131,7 @@ pub struct Fleet {
     book: Book<Note>,
     index: Index,
     ends: Ends,
+    steps: Steps,
     uncounted: u64,
 }
 
@@ -135,10 +140,6 @@ const TRUST_STEP: f64 = 0.05;
 const TRUST_TOKENS_MIN: u32 = 128;
 /// Trust above it is noise: all of the record is believed.
 const TRUST_WHOLE: f64 = 0.95;
-/// Blocks that are looked back for the turn before: an answer and a question of some length.
-const ENGINE_BLOCKS_BACK: usize = 64;
-/// Weight of a new sighting of an answer in the part that comes back.
-const ANSWERS_KEPT_STEP: f64 = 0.1;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
@@ -149,8 +150,6 @@ const NEW_TOKENS_PRIOR: f64 = 512.0;
 pub const BLOCK_TOKENS_DEFAULT: u32 = 16;
 /// Tokens an endpoint is taken to cache until it says.
 const KV_CAPACITY_TOKENS_DEFAULT: u64 = 500_000;
-/// At most this part of the first waiting request is taken as done while its first token is not seen.
-const HEAD_DONE_MAX: f64 = 0.9;
 
 impl Fleet {
     /// A fleet without endpoints.
@@ -176,8 +175,15 @@ impl Fleet {
                 seed: limits.seed,
             }),
             ends: Ends::new(limits.seed),
+            steps: Steps::new(limits.endpoints_max),
             uncounted: 0,
         }
+    }
+
+    /// The same, hearing of the engines' steps what others hear who share `steps`.
+    #[must_use]
+    pub fn sharing(limits: Limits, steps: Steps) -> Fleet {
+        Fleet { steps, ..Fleet::new(limits) }
     }
 
     /// Adds an endpoint in a free slot, empty of all knowledge but its kind's. A slot in use is replaced: its requests
@@ -219,6 +225,7 @@ impl Fleet {
             self.index.remove_endpoint(endpoint);
             self.ends.forget(endpoint);
             self.index.resize_endpoint(endpoint, 0);
+            self.steps.forget(endpoint);
         }
     }
 
@@ -303,72 +310,6 @@ impl Fleet {
         plan.overlaps.iter_mut().for_each(|tokens| *tokens = (*tokens).min(overlap_max));
     }
 
-    /// Corrects the overlaps where this prompt goes on from one that was answered, and gives its length by that.
-    fn go_on(&self, plan: &mut Plan, chain: &Chain, tokens_per_byte: f64) -> Option<u32> {
-        if !chain.tells_turns() {
-            self.go_on_in_blocks(plan, chain);
-            return None;
-        }
-        let mut prompt_tokens = None;
-        for turn_end in chain.turn_ends().iter().rev() {
-            for end in self.ends.at(turn_end.key) {
-                let rest = f64::from(chain.bytes().saturating_sub(turn_end.bytes)) * tokens_per_byte;
-                prompt_tokens.get_or_insert(end.prompt_tokens.saturating_add(rest as u32));
-                let at = end.endpoint as usize;
-                let (Some(Some(known)), Some(&depth)) = (self.endpoints.get(at), plan.depths.get(at)) else { continue };
-                if known.cache.tells_of(chain.cut()) {
-                    // The engine's own events say more, and the answer's blocks too.
-                    continue;
-                }
-                // A turn's last few bytes may lie in a block with the next turn's: no block of the record covers them.
-                let (mut open_bytes, mut tokens_max, mut end) = (TURN_BYTES_MIN as u32, u32::MAX, *end);
-                if chain.has_engine_blocks() {
-                    // Counted as the blocks are; the last token is always computed anew.
-                    open_bytes = known.block_tokens.max(BLOCK_TOKENS_DEFAULT).saturating_mul(TOKEN_ID_BYTES);
-                    tokens_max = (chain.bytes() / TOKEN_ID_BYTES).saturating_sub(1);
-                    end.prompt_tokens = turn_end.bytes / TOKEN_ID_BYTES;
-                }
-                let recorded = chain.prefix_bytes(depth).saturating_add(open_bytes) > turn_end.bytes;
-                let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
-                if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
-                    let whole_max = tokens_max - tokens_max % known.block_tokens;
-                    *overlap = known.trusted(known.whole_blocks(&end).min(f64::from(whole_max)));
-                }
-            }
-        }
-        // The length of a prompt in token ids is known without.
-        prompt_tokens.filter(|_| !chain.has_engine_blocks())
-    }
-
-    /// The same for the engine's own blocks where nothing is told of turns: the record of an endpoint ends with the last whole block
-    /// of what it was sent.
-    fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
-        let Plan { depths, overlaps, .. } = plan;
-        for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
-            let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
-            let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint))
-            else {
-                continue;
-            };
-            if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
-                && known.cache.evidence() != Evidence::Events
-            {
-                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end)));
-            }
-        }
-    }
-
-    /// The last turn that this prompt goes on from and that the endpoint answered.
-    fn went_on_from(&self, chain: &Chain, endpoint: u32) -> Option<End> {
-        if !chain.tells_turns() {
-            let mut last = chain.blocks().iter().rev().skip(1).take(ENGINE_BLOCKS_BACK);
-            return last.find_map(|block| self.ends.at(*block).iter().find(|end| end.endpoint == endpoint).copied());
-        }
-        let before = chain.turn_ends().iter().rev().skip(1);
-        let mut answered = before.flat_map(|turn_end| self.ends.at(turn_end.key));
-        answered.find(|end| end.endpoint == endpoint).copied()
-    }
-
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
     #[must_use]
     pub fn predict(&self, plan: &Plan, endpoint: u32) -> Option<Prediction> {
@@ -429,9 +370,17 @@ impl Fleet {
         let (note, actual_us) = (open.note.clone(), now_us.saturating_sub(open.decided_us));
         self.feed_queue(now_us, endpoint);
         match note.answer {
-            Answer::Streamed => Some(self.learn(endpoint, &note, actual_us)),
+            Answer::Streamed => {
+                self.steps.heard(now_us, endpoint);
+                Some(self.learn(endpoint, &note, actual_us))
+            }
             Answer::Whole => None,
         }
+    }
+
+    /// A chunk of a running answer came.
+    pub fn heard_step(&self, now_us: u64, endpoint: u32) {
+        self.steps.heard(now_us, endpoint);
     }
 
     /// A request ended.
@@ -530,48 +479,6 @@ impl Fleet {
         self.endpoints.get(endpoint as usize)?.as_ref()
     }
 
-    /// Features, the model's own time in microseconds and the prediction.
-    fn expect(&self, now_us: u64, endpoint: u32, work: Work) -> Option<(Features, u64, Prediction)> {
-        let known = self.endpoint(endpoint)?;
-        let kind = &self.kinds[known.kind].1;
-        let load = self.load(now_us, endpoint, known, work)?;
-        let features = match known.backend {
-            Backend::Engine => load.engine(),
-            Backend::Provider => load.provider(),
-        };
-        let prediction = kind.predict(known.scale, &load, self.in_flight(endpoint), &features);
-        let model_us = match prediction.basis {
-            Basis::Learning | Basis::Learned => prediction.ttft_us,
-            Basis::Fallback => (kind.model_s(known.scale, &features) * 1e6) as u64,
-        };
-        Some((features, model_us, prediction))
-    }
-
-    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, work: Work) -> Option<Load> {
-        let kind = &self.kinds[known.kind].1;
-        let rate = kind.tokens_per_s(known.scale);
-        let ledger = self.book.ledger(endpoint)?;
-        let sums = ledger.sums();
-        let (mut done_tokens, mut done_attention) = (0.0, 0.0);
-        if let Some(first) = ledger.first_work() {
-            let idle_s = now_us.saturating_sub(ledger.last_progress_us()) as f64 / 1e6;
-            let done_ratio = (idle_s / kind.prefill_s(known.scale, first)).min(HEAD_DONE_MAX);
-            done_tokens = f64::from(first.new_tokens()) * done_ratio;
-            done_attention = first.attention_x2() as f64 / 2.0 * done_ratio;
-        }
-        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(known.scale, tokens, attention));
-        Some(Load {
-            work,
-            ahead_new_tokens: (sums.pending_new_tokens as f64 - done_tokens).max(0.0) + peers.new_tokens,
-            ahead_attention: (sums.pending_attention_x2 as f64 / 2.0 - done_attention).max(0.0) + peers.attention,
-            decoding: f64::from(sums.decoding) + peers.decoding,
-            decoding_tokens: sums.decoding_tokens as f64 + peers.decoding_tokens,
-            others_tokens: known.scraped.others_tokens(now_us, known.new_tokens_mean, rate),
-            kv_capacity_tokens: known.kv_capacity_tokens.map(|tokens| tokens as f64),
-            max_batched_tokens: known.max_batched_tokens as f64,
-        })
-    }
-
     fn learn(&mut self, endpoint: u32, note: &Note, actual_us: u64) -> Observed {
         let observed = Observed { predicted_us: note.predicted.ttft_us, p90_us: note.predicted.p90_us, actual_us };
         if let (Attempt::First, Some(Some(known))) = (note.attempt, self.endpoints.get_mut(endpoint as usize)) {
@@ -641,25 +548,6 @@ impl Endpoint {
     /// What is left of the tokens recorded as cached, by experience; a little less than all is noise.
     pub(super) fn trusted(&self, tokens: f64) -> u32 {
         (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
-    }
-
-    /// What an engine finds again of a prompt and its answer: whole blocks, and not the answer's last token.
-    fn whole_blocks(&self, end: &End) -> f64 {
-        let kept = (f64::from(end.answer_tokens) * self.answers_kept) as u32;
-        let tokens = end.prompt_tokens.saturating_add(kept).saturating_sub(1);
-        f64::from(tokens / self.block_tokens * self.block_tokens)
-    }
-
-    /// Follows how much of the answers comes back, by what was found of a prompt that goes on.
-    fn learn_answers_kept(&mut self, before: Option<End>, cached_tokens: Option<u32>) {
-        let (Some(before), Some(cached)) = (before, cached_tokens) else { return };
-        let (answer, found) = (f64::from(before.answer_tokens), i64::from(cached) + i64::from(self.block_tokens) - 1);
-        // Less than the prompt was evicted: it says nothing about answers.
-        let of_answer = found - i64::from(before.prompt_tokens);
-        if before.answer_tokens >= self.block_tokens && of_answer >= 0 {
-            let kept = (of_answer as f64 / answer).min(1.0);
-            self.answers_kept += (kept - self.answers_kept) * ANSWERS_KEPT_STEP;
-        }
     }
 }
 

@@ -107,6 +107,7 @@ pub struct Ledger {
     sums: Sums,
     /// Work of the first pending, kept here so that a prediction touches no request.
     first_work: Option<Work>,
+    first_decided_us: u64,
     first: u32,
     last: u32,
     last_progress_us: u64,
@@ -124,6 +125,7 @@ impl Ledger {
             in_flight_tokens: 0,
         },
         first_work: None,
+        first_decided_us: 0,
         first: NONE,
         last: NONE,
         last_progress_us: 0,
@@ -139,6 +141,12 @@ impl Ledger {
     #[must_use]
     pub fn first_work(&self) -> Option<Work> {
         self.first_work
+    }
+
+    /// When the endpoint was chosen for that request; meaningless while none is pending.
+    #[must_use]
+    pub fn first_decided_us(&self) -> u64 {
+        self.first_decided_us
     }
 
     /// When the endpoint last finished a prefill of ours, or began one on an empty queue.
@@ -285,7 +293,7 @@ impl<T> Book<T> {
             }
         };
         self.by_id.insert(id, at);
-        self.queue(at, endpoint, work);
+        self.queue(at, endpoint, work, now_us);
         Opening::Counted
     }
 
@@ -386,7 +394,7 @@ impl<T> Book<T> {
         ledger.last_progress_us = ledger.last_progress_us.max(now_us);
     }
 
-    fn queue(&mut self, at: u32, endpoint: u32, work: Work) {
+    fn queue(&mut self, at: u32, endpoint: u32, work: Work, decided_us: u64) {
         let ledger = &mut self.ledgers[endpoint as usize];
         ledger.sums.pending += 1;
         ledger.sums.pending_new_tokens += u64::from(work.new_tokens());
@@ -395,6 +403,7 @@ impl<T> Book<T> {
         if ahead == NONE {
             ledger.first = at;
             ledger.first_work = Some(work);
+            ledger.first_decided_us = decided_us;
         }
         self.set_behind(ahead, at);
         self.set_ahead(at, ahead);
@@ -403,14 +412,15 @@ impl<T> Book<T> {
     fn unqueue(&mut self, at: u32) {
         let Some(open) = self.at(at) else { return };
         let (ahead, behind, endpoint, work) = (open.ahead, open.behind, open.endpoint, open.work);
-        let behind_work = self.at(behind).map(|open| open.work);
+        let next = self.at(behind).map(|open| (open.work, open.decided_us));
         let ledger = &mut self.ledgers[endpoint as usize];
         ledger.sums.pending -= 1;
         ledger.sums.pending_new_tokens -= u64::from(work.new_tokens());
         ledger.sums.pending_attention_x2 -= work.attention_x2();
         if ahead == NONE {
             ledger.first = behind;
-            ledger.first_work = behind_work;
+            ledger.first_work = next.map(|(work, _)| work);
+            ledger.first_decided_us = next.map_or(0, |(_, decided_us)| decided_us);
         }
         if behind == NONE {
             ledger.last = ahead;

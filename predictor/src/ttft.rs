@@ -66,6 +66,9 @@ pub struct Load {
     pub ahead_new_tokens: f64,
     /// Attention pairs ahead of it, likewise.
     pub ahead_attention: f64,
+    /// How much of the step in progress is left before a newcomer can take part in one: 0 on an idle engine, 1 where the step
+    /// computes what is ahead.
+    pub step_left: f64,
     /// Answers being decoded.
     pub decoding: f64,
     /// Tokens in the contexts of those.
@@ -85,16 +88,14 @@ impl Load {
         let prompt = f64::from(self.work.prompt_tokens());
         let new = self.ahead_new_tokens + f64::from(self.work.new_tokens());
         let attention = self.ahead_attention + self.work.attention_x2() as f64 / 2.0;
-        // Who waits behind others waits for the end of their step as well.
-        let begun = if self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
-        let steps = begun + 1.0 + new / self.max_batched_tokens.max(1.0);
+        // The step in progress cannot be joined.
+        let steps = self.step_left + 1.0 + new / self.max_batched_tokens.max(1.0);
         let pressure = match self.kv_capacity_tokens {
             Some(capacity) if capacity >= 1.0 => {
                 (10.0 * ((self.decoding_tokens + prompt) / capacity - 0.9)).clamp(0.0, 100.0)
             }
             Some(_) | None => 0.0,
         };
-        let busy = if self.decoding > 0.0 || self.ahead_new_tokens > 0.0 { 1.0 } else { 0.0 };
         [
             1.0,
             new / TOKENS_UNIT,
@@ -103,7 +104,7 @@ impl Load {
             steps * self.decoding_tokens / 1e5,
             pressure,
             self.others_tokens / TOKENS_UNIT,
-            busy,
+            self.step_left,
             prompt / TOKENS_UNIT,
         ]
     }
@@ -149,7 +150,7 @@ impl Prior {
     fn theta(self) -> Features {
         let chunk_s = self.seconds_per_token.max(1e-9) * TOKENS_UNIT;
         let base_s = self.base_s.max(1e-4);
-        [base_s, chunk_s, 0.2 * chunk_s, 0.1 * base_s, 0.25 * base_s, 1.0, chunk_s, 0.5 * base_s, 0.02 * chunk_s]
+        [base_s, chunk_s, 0.2 * chunk_s, 0.1 * base_s, 0.25 * base_s, 1.0, chunk_s, base_s, 0.02 * chunk_s]
     }
 }
 
@@ -447,6 +448,7 @@ mod tests {
             work: Work::new(prompt, cached),
             ahead_new_tokens: ahead,
             ahead_attention: 0.0,
+            step_left: if ahead > 0.0 { 1.0 } else { 0.0 },
             decoding: 0.0,
             decoding_tokens: 0.0,
             others_tokens: 0.0,

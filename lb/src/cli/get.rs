@@ -27,7 +27,7 @@ pub(super) struct Get {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum What {
-    /// Every endpoint with its state and load
+    /// Every endpoint with its state, its load and what is believed of it
     Endpoints,
     /// What is in force, and what was refused
     Config,
@@ -98,21 +98,46 @@ fn decisions(value: &Value) -> String {
     table(DECISION_COLUMNS, rows)
 }
 
-const COLUMNS: [&str; 7] = ["ENDPOINT", "DESTINATION", "STATE", "IN FLIGHT", "QUEUED", "QUEUED 30S", "WHY"];
+const COLUMNS: [&str; 13] = [
+    "ENDPOINT",
+    "DESTINATION",
+    "STATE",
+    "IN FLIGHT",
+    "TOKENS AHEAD",
+    "QUEUED",
+    "QUEUED 30S",
+    "KV USE",
+    "TOKENS/S",
+    "ERROR",
+    "SCRAPED",
+    "KV EVENTS",
+    "WHY",
+];
 
+/// What is unknown is a dash. The guide to policies says where each figure comes from.
 fn endpoints(value: &Value) -> String {
     let empty = Vec::new();
     let endpoints = value["endpoints"].as_array().unwrap_or(&empty);
-    let number = |value: &Value| value.as_f64().map_or_else(|| String::from("-"), |n| format!("{n:.1}"));
+    let told = |value: &Value, show: &dyn Fn(f64) -> String| value.as_f64().map_or_else(|| String::from("-"), show);
+    let number = |value: &Value| told(value, &|n| format!("{n:.1}"));
+    let whole = |value: &Value| told(value, &|n| format!("{n:.0}"));
+    let percent = |value: &Value| told(value, &|n| format!("{:.0}%", 100.0 * n));
     let word = |value: &Value| value.as_str().unwrap_or("-").to_owned();
     let rows = endpoints.iter().map(|endpoint| {
+        let belief = &endpoint["belief"];
         [
             word(&endpoint["name"]),
             word(&endpoint["destination"]),
             word(&endpoint["readiness"]),
             endpoint["inFlight"].to_string(),
-            number(&endpoint["belief"]["queuedPromptsNow"]),
-            number(&endpoint["belief"]["queuedPromptsMean30s"]),
+            whole(&belief["requests"]["pendingNewTokens"]),
+            number(&belief["queuedPromptsNow"]),
+            number(&belief["queuedPromptsMean30s"]),
+            percent(&belief["kvCacheUsage"]),
+            whole(&belief["prefillTokensPerSecond"]),
+            percent(&belief["predictionErrorMedian"]),
+            told(&endpoint["scrapeAgeSeconds"], &|s| format!("{s:.1}s ago")),
+            word(&endpoint["kvEvents"]["state"]),
             word(&endpoint["why"]),
         ]
     });
@@ -120,9 +145,9 @@ fn endpoints(value: &Value) -> String {
 }
 
 /// Rows under their names, in columns.
-fn table(columns: [&str; 7], rows: impl Iterator<Item = [String; 7]>) -> String {
-    let rows: Vec<[String; 7]> = std::iter::once(columns.map(String::from)).chain(rows).collect();
-    let widths: [usize; 7] =
+fn table<const N: usize>(columns: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let rows: Vec<[String; N]> = std::iter::once(columns.map(String::from)).chain(rows).collect();
+    let widths: [usize; N] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0));
     let mut out = String::new();
     for row in &rows {
@@ -141,8 +166,10 @@ mod tests {
     #[test]
     fn columns_line_up_and_what_is_unknown_is_a_dash() {
         let value = json!({ "endpoints": [
-            { "name": "10.0.0.5:8000", "destination": "gemma", "readiness": "ready", "why": "", "inFlight": 3,
-              "belief": { "queuedPromptsNow": 1.0, "queuedPromptsMean30s": null } },
+            { "name": "10.0.0.5:8000", "destination": "gemma", "readiness": "ready", "why": "", "inFlight": 3, "scrapeAgeSeconds": 0.25,
+              "kvEvents": { "state": "live" },
+              "belief": { "queuedPromptsNow": 1.0, "queuedPromptsMean30s": null, "kvCacheUsage": 0.421, "prefillTokensPerSecond": 9_876.5,
+                          "predictionErrorMedian": 0.052, "requests": { "pendingNewTokens": 12_000 } } },
             { "name": "b", "destination": "gemma", "readiness": "not_ready", "why": "no connection", "inFlight": 0, "belief": null },
         ]});
         let text = endpoints(&value);
@@ -150,7 +177,8 @@ mod tests {
         let state = lines[0].find("STATE").unwrap();
         assert!(lines[1][state..].starts_with("ready "), "{text}");
         assert!(lines[2][state..].starts_with("not_ready "), "{text}");
-        assert!(lines[1].contains("1.0") && lines[1].contains('-'), "{text}");
+        let cells: Vec<&str> = lines[1].split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect();
+        assert_eq!(cells[3..], ["3", "12000", "1.0", "-", "42%", "9876", "5%", "0.2s ago", "live"], "{text}");
         assert!(lines[2].ends_with("no connection"), "{text}");
     }
 }

@@ -2,14 +2,14 @@
 
 use super::framing::{Sink, Source};
 use super::translated::Broken;
-use super::{BodyRead, Cut, DOCUMENT_BYTES_MAX, End, Pass, Received};
+use super::{BodyRead, Cut, DOCUMENT_BYTES_MAX, End, Output, Pass, Received};
 use crate::conn::LocalAnswer;
 use crate::error::{Refused, UpstreamError};
 use crate::io::{Buf, SizeClass};
 use crate::openai::response::Document;
 use crate::openai::scan::push_json_string;
 
-impl<F: FnMut(u64)> Pass<'_, F> {
+impl<F: FnMut(u64, Output)> Pass<'_, F> {
     /// `received` is what came of the body already.
     pub(super) async fn document(&mut self, mut received: Buf) -> End {
         let mut body = Buf::default();

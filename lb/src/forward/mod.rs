@@ -124,14 +124,23 @@ pub(crate) enum Cut {
     Garbled,
 }
 
-/// Sends the answer to the client. `first_content` is called when the first output is seen.
+/// Output of a streamed answer that came by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// The first.
+    First,
+    /// One piece more.
+    More,
+}
+
+/// Sends the answer to the client. `heard` is called when output comes, and when.
 pub(crate) async fn forward(
     shard: &Rc<Shard>,
     client: &mut Client,
     answer: &mut Answer,
     shown: &Presentation<'_>,
     patience: Patience,
-    first_content: impl FnMut(u64),
+    heard: impl FnMut(u64, Output),
 ) -> Forwarded {
     let Answer { conn, head, received, translation } = answer;
     let (head, mut received) = (&*head, std::mem::take(received));
@@ -164,7 +173,7 @@ pub(crate) async fn forward(
         usage: Usage::default(),
         pieces: 0,
         first_content_us: None,
-        first_content,
+        heard,
         response_bytes: 0,
         after: shown.after,
         kept: Vec::new(),
@@ -269,7 +278,7 @@ struct Pass<'a, F> {
     usage: Usage,
     pieces: u64,
     first_content_us: Option<u64>,
-    first_content: F,
+    heard: F,
     response_bytes: u64,
     after: After,
     kept: Vec<Kept>,
@@ -291,7 +300,7 @@ enum Received {
     ClientGone,
 }
 
-impl<F: FnMut(u64)> Pass<'_, F> {
+impl<F: FnMut(u64, Output)> Pass<'_, F> {
     async fn receive(&mut self, buf: Buf) -> Received {
         // Bytes that keep coming put off what is armed: the end of the whole is looked at before each wait.
         if self.patience.deadline.has_passed() {

@@ -4,7 +4,7 @@ use std::pin::Pin;
 
 use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
 use super::framing::{Sink, Source};
-use super::{BodyRead, Cut, End, Pass, Received};
+use super::{BodyRead, Cut, End, Output, Pass, Received};
 use crate::conn::push_error_event;
 use crate::exchange::After;
 use crate::http1::Version;
@@ -12,7 +12,7 @@ use crate::http1::chunked::push_chunk_head;
 use crate::io::{self, Buf, Out, SizeClass, Stop, until};
 use crate::tls::Transport;
 
-impl<F: FnMut(u64)> Pass<'_, F> {
+impl<F: FnMut(u64, Output)> Pass<'_, F> {
     /// `received` is what came of the body already: as it came, or read already.
     pub(super) async fn stream(&mut self, mut received: Buf, state: BodyRead) -> End {
         self.sink = self.stream_sink(state);
@@ -174,7 +174,10 @@ impl<F: FnMut(u64)> Pass<'_, F> {
         if seen.content && self.first_content_us.is_none() {
             let now_us = io::now_us();
             self.first_content_us = Some(now_us);
-            (self.first_content)(now_us);
+            (self.heard)(now_us, Output::First);
+        } else if seen.pieces == 1 {
+            // Several at once lay somewhere for a while: they came when they could, not when they were made.
+            (self.heard)(io::now_us(), Output::More);
         }
         let same_framing = match (&self.source, self.sink) {
             (Source::Chunked(_), Sink::Chunked) => true,

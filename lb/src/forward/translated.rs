@@ -3,7 +3,7 @@
 use bedrock::ChatStream;
 
 use super::framing::Source;
-use super::{Cut, Pass, Patience, Presentation};
+use super::{Cut, Output, Pass, Patience, Presentation};
 use crate::conn::{Client, push_status_line};
 use crate::error::Refused;
 use crate::http1::rewrite::push_header;
@@ -61,7 +61,7 @@ pub(super) fn push_translated_head_lines(to: &mut Vec<u8>, translated: &Translat
     to.extend_from_slice(&shown.decision_headers);
 }
 
-impl<F: FnMut(u64)> Pass<'_, F> {
+impl<F: FnMut(u64, Output)> Pass<'_, F> {
     /// The events made of what was received; what was received where nothing is to be made of it. An error of the provider
     /// behind something for the client is one more event, the last.
     pub(super) fn events_of(&mut self, received: Buf) -> Result<Buf, Broken> {

@@ -190,6 +190,10 @@ impl Ours {
         self.observed.extend(observed.map(|observed| (id, observed)));
     }
 
+    pub(super) fn later_token(&mut self, now_us: u64, pod: usize) {
+        self.fleet.heard_step(now_us, pod as u32);
+    }
+
     pub(super) fn ended(&mut self, answered: &Answered<'_>) {
         let ended = Ended::Completed {
             prompt_tokens: Some(answered.row.input_tokens),
@@ -212,8 +216,8 @@ impl Ours {
     }
 
     /// What this balancer tells the others of an engine.
-    pub(super) fn sums(&self, pod: usize) -> PeerSums {
-        PeerSums::from(&self.fleet.sums(pod as u32))
+    pub(super) fn sums(&self, now_us: u64, pod: usize) -> PeerSums {
+        self.fleet.sums_to_tell(now_us, pod as u32)
     }
 
     pub(super) fn heard(&mut self, now_us: u64, peer: u64, pod: usize, sums: PeerSums) {

@@ -21,7 +21,7 @@ const SCRAPE_US: u64 = 1_000_000;
 /// The same by the Gateway API's endpoint picker.
 const SCRAPE_GIE_US: u64 = 50_000;
 /// Time between two exchanges of sums between balancers.
-const EXCHANGE_US: u64 = 250_000;
+const EXCHANGE_US: u64 = 25_000;
 
 /// How requests arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -342,8 +342,14 @@ impl<'a> World<'a> {
                     open.predicted_us = observed.map(|(_, observed)| (observed.predicted_us, observed.p90_us));
                 }
             }
+            Event::Token { id, .. } => {
+                let Some(open) = self.open.get(&id) else { return };
+                if let Some(ours) = self.balancers[open.balancer].ours_mut() {
+                    ours.later_token(at_us, pod);
+                }
+            }
             Event::Finished { id } => self.finished(at_us, id, pod),
-            Event::Token { .. } | Event::Preempted { .. } => {}
+            Event::Preempted { .. } => {}
         }
     }
 
@@ -412,8 +418,11 @@ fn router(setting: &Setting, seed: u64) -> Router {
 
 /// Every balancer hears the sums of every other.
 fn exchange(now_us: u64, balancers: &mut [Router], pods: usize) {
-    let told: Vec<Vec<_>> =
-        balancers.iter().filter_map(Router::ours).map(|ours| (0..pods).map(|pod| ours.sums(pod)).collect()).collect();
+    let told: Vec<Vec<_>> = balancers
+        .iter()
+        .filter_map(Router::ours)
+        .map(|ours| (0..pods).map(|pod| ours.sums(now_us, pod)).collect())
+        .collect();
     for (at, router) in balancers.iter_mut().filter_map(Router::ours_mut).enumerate() {
         for (peer, sums) in told.iter().enumerate().filter(|(peer, _)| *peer != at) {
             sums.iter().enumerate().for_each(|(pod, sums)| router.heard(now_us, peer as u64, pod, *sums));

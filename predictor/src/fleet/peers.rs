@@ -1,4 +1,4 @@
-//! What other balancers have sent to an endpoint: their sums, told four times a second, aged since.
+//! What other balancers have sent to an endpoint: their sums, told as they change, aged since.
 //!
 //! A balancer that sees a quarter of the traffic knows a quarter of the queue. Peers tell each other five numbers an endpoint;
 //! between two tellings the endpoint works on what was told at the pace that was learned.

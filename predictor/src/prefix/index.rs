@@ -10,8 +10,8 @@
 //! does. Where an engine publishes its stores and removals, these hold pairs, and own requests while they are in flight
 //! ([`Index::stored`], [`Index::claim`]).
 //!
-//! Memory: slabs of a size fixed by the byte cap, whose pages are touched only as they fill; open-addressed tables of
-//! `u32` and bitsets as wide as the endpoints need, both grown only when an endpoint is given room, never by a prompt: what
+//! Memory: slabs of a size fixed by the byte cap, whose pages are touched only as they fill; open-addressed tables
+//! and bitsets as wide as the endpoints need, both grown only when an endpoint is given room, never by a prompt: what
 //! is looked at for a request stays as small as the caches of the engines are, and mostly in the processor's. One pair
 //! (block, endpoint) costs at most about 200 bytes at the widest.
 
@@ -171,7 +171,7 @@ impl Index {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.pairs.len_max as usize * pair_bytes(self.words)
-            + (self.block_table.slots.len() + self.pair_table.slots.len()) * 4
+            + (self.block_table.slots.len() + self.pair_table.slots.len()) * SLOT_BYTES
     }
 
     /// Pairs (block, endpoint) held, and the most that can be.
@@ -356,17 +356,12 @@ impl Index {
         self.unlink(at, Order::All);
         let Pair { block, endpoint, .. } = self.pairs.items[at as usize];
         let hash = self.blocks.items[block as usize].hash;
-        let (pairs, blocks) = (&self.pairs.items, &self.blocks.items);
-        self.pair_table.remove(pair_key(hash, endpoint), at, |at| {
-            let pair = &pairs[at as usize];
-            pair_key(blocks[pair.block as usize].hash, pair.endpoint)
-        });
+        self.pair_table.remove(pair_key(hash, endpoint), at);
         self.pairs.free(at);
         self.sets[block as usize * self.words + endpoint as usize / 64] &= !(1 << (endpoint % 64));
         self.blocks.items[block as usize].holders -= 1;
         if self.blocks.items[block as usize].holders == 0 {
-            let blocks = &self.blocks.items;
-            self.block_table.remove(hash, block, |at| blocks[at as usize].hash);
+            self.block_table.remove(hash, block);
             self.blocks.free(block);
         }
     }
@@ -431,7 +426,7 @@ fn size(bytes_max: usize, words: usize) -> (u32, usize) {
     let pair_bytes = pair_bytes(words);
     (2..=30)
         .map(|log| 1_usize << log)
-        .map(|slots| ((slots * 3 / 4).min(bytes_max.saturating_sub(slots * 8) / pair_bytes) as u32, slots))
+        .map(|slots| ((slots * 3 / 4).min(bytes_max.saturating_sub(slots * 2 * SLOT_BYTES) / pair_bytes) as u32, slots))
         .max_by_key(|(pairs, slots)| (*pairs, std::cmp::Reverse(*slots)))
         .unwrap_or((0, 4))
 }
@@ -471,14 +466,18 @@ impl<T> Slab<T> {
 }
 
 /// Open-addressed hash table of places in a slab, linear probing, deletion by shifting back: no tombstones, so it does
-/// not age. A slot holds place + 1; 0 is empty, so fresh pages need no writing.
+/// not age. A slot holds half of the mixed key above place + 1, so that what lies elsewhere in memory is looked at only
+/// when it is (all but surely) the one that is sought, and never to find out where a neighbour belongs. 0 is empty, so fresh pages need no
+/// writing.
 struct Table {
-    slots: Vec<u32>,
+    slots: Vec<u64>,
     multiplier: u64,
     shift: u32,
     #[cfg(test)]
     looked_up: std::cell::Cell<u32>,
 }
+
+const SLOT_BYTES: usize = size_of::<u64>();
 
 impl Table {
     fn new(slots: usize, seed: u64) -> Table {
@@ -497,18 +496,23 @@ impl Table {
         self.shift = 64 - slots.trailing_zeros();
     }
 
-    fn home(&self, key: u64) -> usize {
-        ((key ^ key >> 32).wrapping_mul(self.multiplier) >> self.shift) as usize
+    /// What a slot holds of a key: the upper half of a word, of which the uppermost bits are its home.
+    fn mark(&self, key: u64) -> u64 {
+        (key ^ key >> 32).wrapping_mul(self.multiplier) & MARK_BITS
+    }
+
+    fn home(&self, mark: u64) -> usize {
+        (mark >> self.shift) as usize
     }
 
     fn find(&self, key: u64, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         #[cfg(test)]
         self.looked_up.set(self.looked_up.get() + 1);
-        let mask = self.slots.len() - 1;
-        let mut slot = self.home(key);
+        let (mask, mark) = (self.slots.len() - 1, self.mark(key));
+        let mut slot = self.home(mark);
         while self.slots[slot] != 0 {
-            let at = self.slots[slot] - 1;
-            if is_it(at) {
+            let at = place(self.slots[slot]);
+            if self.slots[slot] & MARK_BITS == mark && is_it(at) {
                 return Some(at);
             }
             slot = (slot + 1) & mask;
@@ -517,18 +521,18 @@ impl Table {
     }
 
     fn insert(&mut self, key: u64, at: u32) {
-        let mask = self.slots.len() - 1;
-        let mut slot = self.home(key);
+        let (mask, mark) = (self.slots.len() - 1, self.mark(key));
+        let mut slot = self.home(mark);
         while self.slots[slot] != 0 {
             slot = (slot + 1) & mask;
         }
-        self.slots[slot] = at + 1;
+        self.slots[slot] = mark | u64::from(at + 1);
     }
 
-    fn remove(&mut self, key: u64, at: u32, key_of: impl Fn(u32) -> u64) {
-        let mask = self.slots.len() - 1;
-        let mut hole = self.home(key);
-        while self.slots[hole] != at + 1 {
+    fn remove(&mut self, key: u64, at: u32) {
+        let (mask, mark) = (self.slots.len() - 1, self.mark(key));
+        let mut hole = self.home(mark);
+        while self.slots[hole] != mark | u64::from(at + 1) {
             if self.slots[hole] == 0 {
                 return;
             }
@@ -536,7 +540,7 @@ impl Table {
         }
         let mut slot = (hole + 1) & mask;
         while self.slots[slot] != 0 {
-            let home = self.home(key_of(self.slots[slot] - 1));
+            let home = self.home(self.slots[slot] & MARK_BITS);
             if slot.wrapping_sub(home) & mask >= slot.wrapping_sub(hole) & mask {
                 self.slots[hole] = self.slots[slot];
                 hole = slot;
@@ -545,6 +549,14 @@ impl Table {
         }
         self.slots[hole] = 0;
     }
+}
+
+/// The bits of a slot that are of the key.
+const MARK_BITS: u64 = !0 << 32;
+
+/// Where the item of a slot in use lies.
+fn place(slot: u64) -> u32 {
+    slot as u32 - 1
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Other balancers in front of the same engines: each tells the others four times a second what it has sent to each endpoint
-//! and has not got back. A balancer that sees a quarter of the requests would else know a quarter of the queue.
+//! Other balancers in front of the same engines: each tells the others what it has sent to each endpoint and has not got
+//! back: what changed at once, forty times a second at most, and all of it four times a second. A balancer that sees a quarter of the requests would else know a quarter of the queue.
 //!
 //! UDP: what is lost is told again, and what is late is void anyway. Who the others are is a list of names, looked up again
 //! and again: a headless Service is all of its pods. A balancer that finds itself among them passes itself over.
 
 mod wire;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -26,8 +26,10 @@ use super::report::answers;
 use crate::mailbox::{OwnSums, ShardHandle, ToShard, ToldSums};
 use crate::plan::Plan;
 
-/// Between two tellings.
-const TELL_EVERY: Duration = Duration::from_millis(250);
+/// Between two tellings of what changed.
+const TELL_EVERY: Duration = Duration::from_millis(25);
+/// All is told at one in so many: what was lost is made good, and who has nothing new is there all the same.
+const TELL_ALL_AT: u32 = 10;
 /// Between two look-ups of names.
 const RESOLVE_EVERY: Duration = Duration::from_secs(5);
 /// Longest look-up of a name.
@@ -93,7 +95,8 @@ impl Balancers {
             plan,
             addresses,
             senders: Senders::default(),
-            told: HashSet::new(),
+            told: HashMap::new(),
+            since_all: 0,
             counts: counts.clone(),
         };
         let peers = options.peers;
@@ -152,8 +155,10 @@ struct Exchange {
     plan: watch::Receiver<Option<Arc<Plan>>>,
     addresses: watch::Receiver<Vec<SocketAddr>>,
     senders: Senders,
-    /// Endpoints that were told last time: of one that has nothing left, that is told once.
-    told: HashSet<u64>,
+    /// What was told last of each endpoint: of one that has nothing left, that is told once.
+    told: HashMap<u64, PeerSums>,
+    /// Tellings since all was told.
+    since_all: u32,
     counts: Arc<Counts>,
 }
 
@@ -204,10 +209,16 @@ impl Exchange {
             (spec.incarnation == own.incarnation).then(|| Entry { endpoint: common_name(spec), sums: own.sums })
         });
         let mut entries: Vec<Entry> = open.collect();
-        let now: HashSet<u64> = entries.iter().map(|entry| entry.endpoint).collect();
-        let done = self.told.difference(&now);
+        let now: HashMap<u64, PeerSums> = entries.iter().map(|entry| (entry.endpoint, entry.sums)).collect();
+        let done = self.told.keys().filter(|endpoint| !now.contains_key(endpoint));
         entries.extend(done.map(|endpoint| Entry { endpoint: *endpoint, sums: PeerSums::default() }));
-        self.told = now;
+        let before = std::mem::replace(&mut self.told, now);
+        self.since_all += 1;
+        if self.since_all < TELL_ALL_AT {
+            entries.retain(|entry| before.get(&entry.endpoint) != Some(&entry.sums));
+            return entries;
+        }
+        self.since_all = 0;
         if entries.is_empty() {
             // A sign of life: whoever has nothing to tell is there all the same.
             entries.push(Entry { endpoint: 0, sums: PeerSums::default() });
