@@ -1,6 +1,5 @@
 //! HTTP: which resource and object a path means, what the query asks for, and how the answer is sent.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::owners::Conflicts;
+use crate::query::{self, Query};
 use crate::read::{Bookmarks, ListOrder, Shown, WatchOrder};
 use crate::refusal::Refusal;
 use crate::resource::{Resource, Scope};
@@ -26,8 +26,6 @@ use crate::{Seen, discovery, openapi2, read, table, write};
 
 /// A real server's own bound on a request.
 const BODY_BYTES_MAX: usize = 3 << 20;
-/// Longest name of a manager of fields.
-const MANAGER_BYTES_MAX: usize = 128;
 /// How long a watch lasts that does not say.
 const WATCH_TIMEOUT: Duration = Duration::from_secs(1_800);
 
@@ -59,8 +57,6 @@ struct Target {
     part: Part,
 }
 
-type Query = BTreeMap<String, String>;
-
 /// Answers one request.
 pub(crate) async fn answer(
     shared: Arc<Shared>,
@@ -75,7 +71,7 @@ pub(crate) async fn answer(
         Ok(body) => body.to_bytes(),
         Err(_) => return Ok(refused(&Refusal::new(413, "RequestEntityTooLarge", "the request is too large"))),
     };
-    let query = query(head.uri.query().unwrap_or_default());
+    let query = query::parse(head.uri.query().unwrap_or_default());
     if let Some(token) = &shared.options.token {
         let given = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         if given != Some(&format!("Bearer {token}")) {
@@ -162,7 +158,7 @@ fn serve(shared: &Arc<Shared>, target: &Target, asked: &Asked) -> Result<Respons
             let order = ListOrder {
                 namespace: target.namespace.clone(),
                 selector: selector(resource, &asked.query)?,
-                limit: limit(&asked.query)?,
+                limit: query::limit(&asked.query)?,
                 token: asked.query.get("continue").filter(|token| !token.is_empty()).cloned(),
                 shown: shown(&asked.headers),
             };
@@ -222,7 +218,7 @@ fn change(
     };
     let media_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
-    judge_options(&asked.query, media_type)?;
+    query::judge_options(&asked.query, media_type)?;
     let mut state = shared.lock();
     match (&asked.method, name) {
         (&Method::POST, None) => {
@@ -340,29 +336,6 @@ fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("error decoding the body: {error}")))
 }
 
-/// A limit below zero is none.
-fn limit(query: &Query) -> Result<usize, Refusal> {
-    let Some(text) = query.get("limit").filter(|text| !text.is_empty()) else { return Ok(0) };
-    let wrong = |_| Refusal::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"));
-    text.parse::<i64>().map(|limit| usize::try_from(limit).unwrap_or(0)).map_err(wrong)
-}
-
-/// What a real server finds wrong with the options of a write.
-fn judge_options(query: &Query, media_type: &str) -> Result<(), Refusal> {
-    let said = |name: &str| query.get(name).map_or("", String::as_str);
-    let wrong = |why: String| Err(Refusal::new(422, "Invalid", format!("options.meta.k8s.io \"\" is invalid: {why}")));
-    if !matches!(said("dryRun"), "" | "All") {
-        return wrong(format!("dryRun: Unsupported value: [{:?}]: supported values: \"All\"", said("dryRun")));
-    }
-    if said("fieldManager").len() > MANAGER_BYTES_MAX {
-        return wrong(format!("fieldManager: Too long: must have at most {MANAGER_BYTES_MAX} bytes"));
-    }
-    if query.contains_key("force") && media_type.ends_with("patch+json") {
-        return wrong("force: Forbidden: may not be specified for non-apply patch".to_owned());
-    }
-    Ok(())
-}
-
 fn selector(resource: &Resource, query: &Query) -> Result<Selector, Refusal> {
     Selector::new(
         resource,
@@ -439,35 +412,6 @@ fn target(path: &str, resource: impl Fn(&str, &str, &str) -> Option<Resource>) -
     }
 }
 
-fn query(text: &str) -> Query {
-    let pairs = text.split('&').filter(|pair| !pair.is_empty());
-    pairs
-        .map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(&value.replace('+', " ")))
-        })
-        .collect()
-}
-
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let hex = after.get(..2).filter(|_| byte == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        match hex.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(found) => {
-                bytes.push(found);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -491,12 +435,5 @@ mod tests {
         assert_eq!(found("/apis/coordination.k8s.io/v1/namespaces/a/leases/l"), made("leases", "a", "l", Part::Main));
         assert_eq!(found("/apis/coordination.k8s.io/v1/namespaces/a/leases/l/status"), None);
         assert_eq!(found("/apis/nothing/v1/things"), None);
-    }
-
-    #[test]
-    fn queries_are_decoded() {
-        let query = query("labelSelector=app%3Da%2Ctier+in+%28x%29&watch=1");
-        assert_eq!(query["labelSelector"], "app=a,tier in (x)");
-        assert_eq!(query["watch"], "1");
     }
 }

@@ -17,6 +17,7 @@ mod http;
 mod openapi2;
 mod owners;
 mod patch;
+mod query;
 mod read;
 mod refusal;
 mod resource;
