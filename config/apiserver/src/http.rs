@@ -382,7 +382,7 @@ fn response(code: u16, media_type: &'static str, body: Bytes) -> Response<Reply>
 }
 
 fn target(path: &str, resource: impl Fn(&str, &str, &str) -> Option<Resource>) -> Option<Target> {
-    let steps: Vec<String> = path.trim_matches('/').split('/').map(decoded).collect();
+    let steps: Vec<String> = path.trim_matches('/').split('/').map(query::decoded).collect();
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
     let (group, version, rest) = match steps.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),

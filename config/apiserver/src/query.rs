@@ -20,7 +20,8 @@ pub(crate) fn parse(text: &str) -> Query {
         .collect()
 }
 
-fn decoded(text: &str) -> String {
+/// Takes escapes off.
+pub(crate) fn decoded(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, after)) = rest.split_first() {
