@@ -171,9 +171,9 @@ class Peer:
         return process
 
 
-def kinference(binaries, driver, log=True):
+def kinference(binaries, driver, log=True, threads=1):
     def command(folder, engines, port):
-        return [str(binaries / "kinference"), "serve", "--listen", f"127.0.0.1:{port}", "--threads", "1", "--admin", "127.0.0.1:0",
+        return [str(binaries / "kinference"), "serve", "--listen", f"127.0.0.1:{port}", "--threads", str(threads), "--admin", "127.0.0.1:0",
                 "--access-log", str(folder / "access.log") if log else "", "--driver", driver, *urls(engines)]
     return Peer(f"kinference {driver}", command)
 

@@ -10,9 +10,11 @@ balancer has one thread on a core of its own. Rows are times of this gateway ove
 import argparse
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 
 from measure import Ahead, MODEL, Started, free_port, haproxy, kinference, nginx, router
 
@@ -24,14 +26,24 @@ def squeeze(binaries, trace, pods, load, engine):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)[0]["squeeze"]
 
 
+def spread(ports):
+    """Prompt tokens of the busiest engine over the mean of all."""
+    counts = []
+    for port in ports:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+            counts += [float(n) for n in re.findall(r"^vllm:prompt_tokens_total(?:{[^}]*})? ([0-9.e+]+)$", page.read().decode(), re.M)]
+    return max(counts) * len(counts) / max(sum(counts), 1)
+
+
 def play(started, folder, binaries, peer, trace, pods, factor, engine):
-    """One run; the report of the load generator."""
+    """One run; the report of the load generator, and how the work was spread."""
     engines, ports = started.engines(binaries, engine, pods)
     port = free_port()
     proxy = peer.start(started, folder, ports, port)
     command = ["taskset", "-c", "1", str(binaries / "loadtest"), "run", "--target", f"http://127.0.0.1:{port}", "--model", MODEL, "--trace",
                str(trace), "--squeeze", f"{factor:.4f}", "--duration", "30m", "--timeout", "300s", "--json", "-", "--quiet"]
     report = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)
+    report["spread"] = spread(ports)
     for process in (proxy, engines):
         started.stop(process)
     return report
@@ -47,14 +59,19 @@ def main():
     parser.add_argument("--pods", type=int, default=8)
     parser.add_argument("--rows", type=int, default=10**9, help="rows of each trace at most")
     parser.add_argument("--engine", default="", help="further arguments of the simulated engines, for simulation and sockets alike")
+    parser.add_argument("--threads", type=int, nargs="*", help="compare this gateway with so many data threads, and no others")
     parser.add_argument("--ahead", nargs=0, action=Ahead, help="run ahead of the other programs of the machine")
     args = parser.parse_args()
     peers = [kinference(args.bin, "io_uring"), nginx(), haproxy()]
     for name, path in (("sglang-router", args.sglang_router), ("vllm-router", args.vllm_router)):
         if path:
             peers.append(router(name, path, "cache_aware"))
+    if args.threads:
+        peers = [kinference(args.bin, "io_uring", threads=threads) for threads in args.threads]
+        for peer, threads in zip(peers, args.threads):
+            peer.name = f"kinference, {threads} threads"
     engine = args.engine.split()
-    print("| trace | balancer | mean s | p90 s | cached | not answered | kinference's mean / p90 over its |\n|---|---|---|---|---|---|---|")
+    print("| trace | balancer | mean s | p90 s | cached | busiest engine | not answered | first one's mean / p90 over its |\n|---|---|---|---|---|---|---|---|")
     failed = False
     cut = tempfile.TemporaryDirectory()
     for whole in args.trace:
@@ -70,7 +87,7 @@ def main():
             cached = report["cached_tokens"] / max(report["prompt_tokens"], 1)
             ours = ours or (mean, p90)
             failed |= lost > 0 and peer is peers[0]
-            print(f"| {trace.stem} | {peer.name} | {mean:.3f} | {p90:.3f} | {cached:.1%} | {lost} | {ours[0] / mean:.2f} / {ours[1] / p90:.2f} |", flush=True)
+            print(f"| {trace.stem} | {peer.name} | {mean:.3f} | {p90:.3f} | {cached:.1%} | {report['spread']:.3f} | {lost} | {ours[0] / mean:.2f} / {ours[1] / p90:.2f} |", flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -1,7 +1,8 @@
 //! Reads the few numbers that matter out of an engine's Prometheus text.
 //!
 //! An engine's page is some 70 kB of which nine lines count, and it is read every second or faster from every
-//! endpoint: lines are told apart by their names alone, without building anything. Names of vLLM and SGLang are known.
+//! endpoint: lines are told apart by their names alone, without building anything. The names of vLLM, SGLang, trtllm-serve and Triton's
+//! TensorRT-LLM backend are known (those that the model server protocol of the Gateway API Inference Extension lists, and of SGLang `page_size`, `num_pages`).
 //! Gauges of several engines behind one address (data parallel ranks have a label `engine`) are added up, the cache usage averaged.
 
 use crate::mailbox;
@@ -26,6 +27,16 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// A gauge of so many blocks.
+    fn blocks(&mut self, value: f64) {
+        self.num_gpu_blocks = add_blocks(self.num_gpu_blocks, Some(value as u64));
+    }
+
+    /// A gauge of so many tokens in a block.
+    fn block_size(&mut self, value: f64) {
+        self.block_size_tokens = Some(value as u32).filter(|tokens| *tokens > 0).or(self.block_size_tokens);
+    }
+
     /// The part that goes to the data threads; `None` when the page is not that of a known engine.
     pub(crate) fn scrape(&self, began_us: u64) -> Option<mailbox::Scrape> {
         Some(mailbox::Scrape {
@@ -39,6 +50,22 @@ impl Page {
     }
 }
 
+/// Whose metrics a line's prefix tells of.
+#[derive(Debug, Clone, Copy)]
+enum Family {
+    Vllm,
+    Sglang,
+    Trtllm,
+    Triton,
+}
+
+const FAMILIES: [(&[u8], Family); 4] = [
+    (b"vllm:", Family::Vllm),
+    (b"sglang:", Family::Sglang),
+    (b"trtllm_", Family::Trtllm),
+    (b"nv_trt_llm_", Family::Triton),
+];
+
 /// Reads a page. What is not understood is passed over: a later engine may say more.
 pub(crate) fn read(text: &[u8]) -> Page {
     let mut page = Page::default();
@@ -50,22 +77,50 @@ pub(crate) fn read(text: &[u8]) -> Page {
             }
             continue;
         }
-        let Some(rest) = line.strip_prefix(b"vllm:").or_else(|| line.strip_prefix(b"sglang:")) else { continue };
+        let Some((family, rest)) =
+            FAMILIES.iter().find_map(|(prefix, family)| Some((*family, line.strip_prefix(*prefix)?)))
+        else {
+            continue;
+        };
         let Some((name, labels, value)) = sample(rest) else { continue };
-        match name {
-            b"num_requests_waiting" | b"num_queue_reqs" => add(&mut page.waiting, value),
-            b"num_requests_running" | b"num_running_reqs" => add(&mut page.running, value),
-            b"kv_cache_usage_perc" | b"gpu_cache_usage_perc" | b"token_usage" => {
+        match (family, name) {
+            (Family::Vllm, b"num_requests_waiting")
+            | (Family::Sglang, b"num_queue_reqs")
+            | (Family::Trtllm, b"num_requests_waiting") => add(&mut page.waiting, value),
+            (Family::Vllm, b"num_requests_running")
+            | (Family::Sglang, b"num_running_reqs")
+            | (Family::Trtllm, b"num_requests_running") => add(&mut page.running, value),
+            (Family::Vllm, b"kv_cache_usage_perc" | b"gpu_cache_usage_perc")
+            | (Family::Sglang, b"token_usage")
+            | (Family::Trtllm, b"kv_cache_utilization") => {
                 add(&mut page.kv_usage_ratio, value);
                 kv_usages += 1;
             }
-            b"request_success_total" | b"num_requests_total" => add(&mut page.succeeded_total, value),
-            b"cache_config_info" => {
+            (Family::Vllm | Family::Trtllm, b"request_success_total") | (Family::Sglang, b"num_requests_total") => {
+                add(&mut page.succeeded_total, value);
+            }
+            (Family::Vllm, b"cache_config_info") => {
                 let blocks = label(labels, b"num_gpu_blocks").and_then(number::<u64>);
                 page.num_gpu_blocks = add_blocks(page.num_gpu_blocks, blocks);
                 page.block_size_tokens = label(labels, b"block_size").and_then(number).or(page.block_size_tokens);
             }
-            _ => {}
+            (Family::Sglang, b"num_pages") | (Family::Trtllm, b"kv_cache_max_blocks") => page.blocks(value),
+            (Family::Sglang, b"page_size") | (Family::Trtllm, b"kv_cache_tokens_per_block") => page.block_size(value),
+            (Family::Triton, b"request_metrics") => match label(labels, b"request_type") {
+                Some(b"waiting") => add(&mut page.waiting, value),
+                Some(b"scheduled") => add(&mut page.running, value),
+                _ => {}
+            },
+            (Family::Triton, b"kv_cache_block_metrics") => match label(labels, b"kv_cache_block_type") {
+                Some(b"fraction") => {
+                    add(&mut page.kv_usage_ratio, value);
+                    kv_usages += 1;
+                }
+                Some(b"max") => page.blocks(value),
+                Some(b"tokens_per") => page.block_size(value),
+                _ => {}
+            },
+            (Family::Vllm | Family::Sglang | Family::Trtllm | Family::Triton, _) => {}
         }
     }
     page.kv_usage_ratio = page.kv_usage_ratio.map(|sum| (sum / f64::from(kv_usages.max(1))).clamp(0.0, 1.0));
@@ -167,10 +222,28 @@ vllm:cache_config_info{_block_size_resolved=\"True\",block_size=\"32\",engine=\"
     }
 
     #[test]
-    fn an_sglang_page_gives_its_numbers() {
-        let text = "sglang:num_running_reqs{model_name=\"m\"} 2\nsglang:num_queue_reqs{model_name=\"m\"} 5\nsglang:token_usage{model_name=\"m\"} 0.5\n";
-        let scrape = read(text.as_bytes()).scrape(7).unwrap();
-        assert_eq!((scrape.waiting, scrape.running, scrape.kv_usage_ratio, scrape.began_us), (5.0, 2.0, Some(0.5), 7));
+    fn other_engines_pages_give_the_same_numbers() {
+        let sglang = "sglang:num_running_reqs{model_name=\"m\"} 2\nsglang:num_queue_reqs{model_name=\"m\"} 5\nsglang:token_usage{model_name=\"m\"} 0.5\n\
+            sglang:num_pages{tp_rank=\"0\"} 6239.0\nsglang:page_size{tp_rank=\"0\"} 64.0\nsglang:num_queue_reqs_total 99\n";
+        let trtllm = "trtllm_num_requests_running{model_name=\"m\",engine_type=\"trtllm\"} 2\ntrtllm_num_requests_waiting{model_name=\"m\"} 5\n\
+            trtllm_kv_cache_utilization{model_name=\"m\"} 0.5\ntrtllm_kv_cache_max_blocks 6239\ntrtllm_kv_cache_tokens_per_block 64\n";
+        let triton = "nv_trt_llm_request_metrics{model=\"t\",request_type=\"waiting\",version=\"1\"} 5\n\
+            nv_trt_llm_request_metrics{model=\"t\",request_type=\"scheduled\",version=\"1\"} 2\nnv_trt_llm_request_metrics{model=\"t\",request_type=\"max\",version=\"1\"} 512\n\
+            nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\",model=\"t\"} 0.5\n\
+            nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"tokens_per\",model=\"t\"} 64\n\
+            nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"max\",model=\"t\"} 6239\n";
+        for page in [sglang, trtllm, triton] {
+            let scrape = read(page.as_bytes()).scrape(7).expect(page);
+            let expected = mailbox::Scrape {
+                began_us: 7,
+                waiting: 5.0,
+                running: 2.0,
+                kv_usage_ratio: Some(0.5),
+                num_gpu_blocks: Some(6_239),
+                block_size_tokens: Some(64),
+            };
+            assert_eq!(scrape, expected, "{page}");
+        }
     }
 
     #[test]

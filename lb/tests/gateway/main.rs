@@ -8,6 +8,7 @@
 mod support;
 
 mod balancers;
+mod beliefs;
 mod changes;
 #[cfg(feature = "kubernetes")]
 mod cluster;

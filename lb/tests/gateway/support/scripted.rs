@@ -24,6 +24,25 @@ pub(crate) enum Then {
     EndAtNext,
 }
 
+/// What is said when metrics are asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Metrics {
+    /// That there are none.
+    None,
+    /// This page.
+    Page(&'static str),
+    /// Nothing, ever.
+    Hang,
+}
+
+/// What the server does.
+#[derive(Clone, Copy)]
+struct Script<'a> {
+    answer: &'a [u8],
+    then: Then,
+    metrics: Metrics,
+}
+
 /// The server. Dropping it ends it; its connections end with those who opened them.
 #[derive(Debug)]
 pub(crate) struct Scripted {
@@ -37,6 +56,11 @@ pub(crate) struct Scripted {
 impl Scripted {
     /// A server that is well by every probe and answers each chat with `answer`.
     pub(crate) fn start(answer: impl Into<Vec<u8>>, then: Then) -> Self {
+        Self::with_metrics(answer, then, Metrics::None)
+    }
+
+    /// The same, with a page of metrics.
+    pub(crate) fn with_metrics(answer: impl Into<Vec<u8>>, then: Then, metrics: Metrics) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let address = listener.local_addr().unwrap();
         let (chats, stop) = (Arc::<Mutex<Vec<u32>>>::default(), Arc::<AtomicBool>::default());
@@ -53,7 +77,9 @@ impl Scripted {
                     let stop = Arc::clone(&stop);
                     // Whatever goes wrong on the connection is what the gateway wanted.
                     std::thread::spawn(move || {
-                        stream.and_then(|stream| serve(stream, number, &answer, then, &chats, &said, &stop))
+                        stream.and_then(|stream| {
+                            serve(stream, number, &Script { answer: &answer, then, metrics }, &chats, &said, &stop)
+                        })
                     });
                 }
             }
@@ -89,12 +115,12 @@ const HOLD_LOOK: std::time::Duration = std::time::Duration::from_millis(20);
 fn serve(
     mut stream: TcpStream,
     number: u32,
-    answer: &[u8],
-    then: Then,
+    script: &Script<'_>,
     chats: &Mutex<Vec<u32>>,
     said: &AtomicUsize,
     stop: &AtomicBool,
 ) -> std::io::Result<()> {
+    let Script { answer, then, metrics } = *script;
     let mut received = Vec::new();
     while let Some(path) = request(&mut stream, &mut received, then)? {
         if path.ends_with("/models") {
@@ -121,6 +147,11 @@ fn serve(
                     }
                     return Ok(());
                 }
+            }
+        } else if path.ends_with("/metrics") && metrics != Metrics::None {
+            match metrics {
+                Metrics::Page(page) => stream.write_all(document(page).as_bytes())?,
+                Metrics::Hang | Metrics::None => hold(stop),
             }
         } else {
             stream.write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")?;
