@@ -148,7 +148,7 @@ fn refusal(found: &[(Owner, Owned, Fields)]) -> Refusal {
             Operation::Apply => format!("conflict with \"{}\"", owner.manager),
             Operation::Update => format!("conflict with \"{}\" using {}", owner.manager, owned.version),
         };
-        let places: Vec<String> = fields.iter().map(|path| shown(path)).collect();
+        let places: Vec<String> = fields.iter().map(shown).collect();
         let cause =
             |field: &String| Cause { field: field.clone(), reason: "FieldManagerConflict", message: who.clone() };
         causes.extend(places.iter().map(cause));
@@ -204,7 +204,8 @@ fn fields_of(schema: Option<&Value>, object: &Value) -> Fields {
                 }
             }
             _ => {
-                collect(schema.map(|schema| &schema["properties"][name]), value, vec![format!("f:{name}")], &mut fields)
+                let below = schema.map(|schema| &schema["properties"][name]);
+                collect(below, value, vec![format!("f:{name}")], &mut fields);
             }
         }
     }
@@ -246,7 +247,7 @@ fn collect(schema: Option<&Value>, value: &Value, path: Path, fields: &mut Field
             None => _ = fields.insert(path),
         },
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) | Value::Object(_) => {
-            _ = fields.insert(path)
+            fields.insert(path);
         }
     }
 }

@@ -206,7 +206,7 @@ impl Follower {
             self.changed(&subject);
         }
         let waited_for = self.is_waited_for(&subject);
-        let note = self.reach.failed(subject, failure).filter(|_| !waited_for);
+        let note = self.reach.failed(subject, &failure).filter(|_| !waited_for);
         self.tell_reach(note).await
     }
 

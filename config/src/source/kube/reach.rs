@@ -43,13 +43,13 @@ impl Reach {
     }
 
     /// Takes in that it cannot; what is to be noted: nothing that was noted before, and nothing that [`Reach::contact`] tells.
-    pub(super) fn failed(&mut self, subject: Subject, failure: Failure) -> Option<String> {
-        let note = match &failure {
+    pub(super) fn failed(&mut self, subject: Subject, failure: &Failure) -> Option<String> {
+        let note = match failure {
             Failure::Absent | Failure::Refused(_) | Failure::Invalid(_) => Some(format!("{subject}: {failure}")),
             Failure::Expired | Failure::Away(_) => None,
         };
         let before = self.failing.insert(subject, failure.clone());
-        note.filter(|_| before.as_ref() != Some(&failure))
+        note.filter(|_| before.as_ref() != Some(failure))
     }
 
     /// Forgets a resource that is no longer followed.
@@ -120,9 +120,9 @@ mod tests {
         let mut reach = Reach::default();
         let subject = subjects()[0].clone();
         let refused = |why: &str| Failure::Refused(why.to_owned());
-        assert_eq!(reach.failed(subject.clone(), refused("no")).as_deref(), Some("inferencepools: no"));
-        assert_eq!(reach.failed(subject.clone(), refused("no")), None);
-        assert!(reach.failed(subject.clone(), refused("never")).is_some());
+        assert_eq!(reach.failed(subject.clone(), &refused("no")).as_deref(), Some("inferencepools: no"));
+        assert_eq!(reach.failed(subject.clone(), &refused("no")), None);
+        assert!(reach.failed(subject.clone(), &refused("never")).is_some());
         assert_eq!(reach.reached(&subject).as_deref(), Some("inferencepools: can be read again"));
         assert_eq!(reach.reached(&subject), None);
     }
@@ -130,10 +130,10 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_told_when_all_was_heard_of_and_again_when_it_changes() {
         let (mut reach, subjects) = (Reach::default(), subjects());
-        reach.failed(subjects[0].clone(), Failure::Absent);
-        reach.failed(subjects[1].clone(), Failure::Absent);
+        reach.failed(subjects[0].clone(), &Failure::Absent);
+        reach.failed(subjects[1].clone(), &Failure::Absent);
         assert_eq!(reach.waiting(subjects.iter()), None);
-        reach.failed(subjects[2].clone(), Failure::Refused("forbidden".into()));
+        reach.failed(subjects[2].clone(), &Failure::Refused("forbidden".into()));
         let told = reach.waiting(subjects.iter()).expect("all were heard of");
         assert_eq!(told[0], "inferenceworkersets: forbidden");
         assert!(
@@ -149,9 +149,9 @@ mod tests {
     fn the_server_is_away_only_while_a_kind_of_ours_gets_no_answer() {
         let (mut reach, subjects) = (Reach::default(), subjects());
         assert_eq!(reach.contact(), Some(Contact::With));
-        reach.failed(subjects[0].clone(), Failure::Absent);
+        reach.failed(subjects[0].clone(), &Failure::Absent);
         assert_eq!(reach.contact(), None);
-        reach.failed(subjects[1].clone(), Failure::Away("refused".into()));
+        reach.failed(subjects[1].clone(), &Failure::Away("refused".into()));
         assert!(matches!(reach.contact(), Some(Contact::Without { why, .. }) if why.contains("refused")));
         reach.reached(&subjects[1]);
         assert_eq!(reach.contact(), Some(Contact::With));
