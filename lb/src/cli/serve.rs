@@ -39,10 +39,10 @@ pub(super) struct Serve {
     #[arg(long, requires = "listen")]
     kubernetes: bool,
     /// A kubeconfig file, with --kubernetes
-    #[arg(long, value_name = "FILE", requires = "kubernetes")]
+    #[arg(long, value_name = "FILE", requires = "kubernetes", conflicts_with = "urls")]
     kubeconfig: Option<PathBuf>,
     /// A namespace whose resources are used, with --kubernetes; may be given several times [default: all]
-    #[arg(long, value_name = "NAME", requires = "kubernetes")]
+    #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with = "urls")]
     namespace: Vec<String>,
     /// Data threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
