@@ -265,20 +265,6 @@ pub struct Provider {
     pub timeouts: ProviderTimeouts,
 }
 
-impl Provider {
-    /// Why this version can never send it a request, whatever its state; `None` when it can.
-    #[must_use]
-    pub fn never_reached(&self) -> Option<&'static str> {
-        match (self.api, &self.auth) {
-            (ProviderApi::OpenAi, Some(Auth::AwsSigV4 { .. })) => {
-                Some("awsSigV4 signs requests of `type: Bedrock` only")
-            }
-            (ProviderApi::Bedrock, _)
-            | (ProviderApi::OpenAi, Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. }) | None) => None,
-        }
-    }
-}
-
 /// Whom a provider must prove to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderTls {

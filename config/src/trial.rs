@@ -222,13 +222,12 @@ pub struct Explained {
 }
 
 impl<'a> Trial<'a> {
-    /// What a person should know of an outcome that a server would not give, or not at once: a provider that this version
-    /// cannot reach, a refusal before which the request would wait.
+    /// What a person should know of an outcome that a server would not give at once: a refusal before which the request would
+    /// wait.
     #[must_use]
     pub fn caveat(&self, outcome: &Outcome) -> Option<String> {
         let overloaded = Refusal::Overloaded { exclude: None }.code();
         match outcome {
-            Outcome::Served { backend: Backend::External, destination, .. } => self.unreached(destination),
             Outcome::Refused { rule: Some(rule), code, .. } if *code == overloaded => self.waits(rule),
             Outcome::Served { .. } | Outcome::Refused { .. } => None,
         }
@@ -239,18 +238,6 @@ impl<'a> Trial<'a> {
         let rule = pool.program.rules().iter().find(|rule| rule.name == name)?;
         let Action::Route(Route { queue: Some(queue), .. }) = &rule.action else { return None };
         Some(format!("the rule `{name}` has a queue: a server lets such a request wait, {:?} at most", queue.wait_max))
-    }
-
-    fn unreached(&self, destination: &str) -> Option<String> {
-        let (_, pool) = self.snapshot.pool_for(self.request.model, &PoolScope::All)?;
-        let unreached = pool.destinations.iter().any(|d| match d.kind {
-            DestinationKind::Provider(i) => {
-                d.name == destination && self.snapshot.providers.get(i).is_some_and(|p| p.never_reached().is_some())
-            }
-            DestinationKind::WorkerSet(_) => false,
-        });
-        let note = || format!("\"{destination}\" is chosen, but this version cannot reach it (K0112)");
-        unreached.then(note)
     }
 
     /// That nobody calls under the request's tenant: with tenants configured, the gateway refuses whom it does not know.

@@ -168,7 +168,7 @@ fn whole_word() -> bool {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct HttpClassifier {
     /// Where the text is sent by POST: `{"classifier": NAME, "texts": [{"role": "user", "text": "..."}]}`. The answer is
-    /// `{"tags": ["..."]}`. Only `http://` in this version (K0112).
+    /// `{"tags": ["..."]}`. For `https://` the system's authorities are believed.
     #[schemars(extend("format" = "url"))]
     pub url: String,
     /// How long an answer may take.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use crate::value::{Duration, DurationCondition, NumberCondition, RatioCondition};
 
 /// Headers no policy may write: they frame the message, name the connection, carry a credential, or are written by the gateway.
-pub const RESERVED_HEADERS: [&str; 26] = [
+pub const RESERVED_HEADERS: [&str; 28] = [
     "accept-encoding",
     "api-key",
     "authorization",
@@ -32,6 +32,8 @@ pub const RESERVED_HEADERS: [&str; 26] = [
     "trailer",
     "transfer-encoding",
     "upgrade",
+    "x-amz-content-sha256",
+    "x-amz-date",
     "x-amz-security-token",
     "x-api-key",
     "x-forwarded-for",

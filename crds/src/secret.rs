@@ -44,8 +44,7 @@ pub struct Auth {
     /// Sent as a header of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub api_key_header: Option<ApiKeyHeader>,
-    /// Requests are signed with AWS Signature Version 4. For providers of `type: Bedrock`; others are never ready with it
-    /// (K0112).
+    /// Requests are signed with AWS Signature Version 4: for providers. A worker set's requests go without (K0112).
     #[serde(default, skip_serializing_if = "Option::is_none", rename = "awsSigV4")]
     pub aws_sig_v4: Option<AwsSigV4>,
 }

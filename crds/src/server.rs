@@ -271,7 +271,7 @@ pub struct ServerLimits {
     /// Largest request body.
     #[serde(default = "request_body")]
     pub request_body: Bytes,
-    /// All request bodies held at once.
+    /// All request bodies held at once, and what is made of them and of answers at providers that speak another API.
     #[serde(default = "request_bodies_total")]
     pub request_bodies_total: Bytes,
     /// Largest request head.

@@ -27,11 +27,36 @@ pub(crate) struct Allowance<'p> {
 
 /// What the destination has done for a request, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Work {
+pub(crate) enum Work {
     /// Nothing that counts.
     None,
     /// The prompt was read, or may have been.
     Prompt(u64),
+}
+
+impl Work {
+    /// The prompt of a request of this purpose.
+    pub(crate) fn of_prompt(tokens: u64, purpose: Purpose) -> Self {
+        match purpose {
+            Purpose::Generate | Purpose::Read => Self::Prompt(tokens),
+            Purpose::Other => Self::Prompt(0),
+        }
+    }
+
+    /// Tokens that the request counts: as told, else its prompt as estimated. `pieces` of text came, which count where the
+    /// usage of the answer is not told to its end.
+    pub(crate) fn tokens(self, usage: &Usage, pieces: u64, came: Came) -> u64 {
+        let estimated = match self {
+            Self::None => 0,
+            Self::Prompt(tokens) => tokens.saturating_add(pieces),
+        };
+        let answered = match (usage.completion_tokens, came) {
+            (Some(told), Came::Whole) => told,
+            (Some(told), Came::Part) => told.max(pieces),
+            (None, Came::Whole | Came::Part) => pieces,
+        };
+        usage.prompt_tokens.map_or(estimated, |prompt| prompt.saturating_add(answered))
+    }
 }
 
 /// Whether an answer came to its end.
@@ -41,6 +66,13 @@ pub(crate) enum Came {
     Whole,
     /// A part: what is told may be what held at its beginning.
     Part,
+}
+
+impl Came {
+    /// By the outcome of a request, as in the access log.
+    pub(crate) fn of(outcome: &str) -> Self {
+        if outcome == "ok" { Self::Whole } else { Self::Part }
+    }
 }
 
 /// What a tenant may use.
@@ -86,26 +118,13 @@ impl<'p> Allowance<'p> {
 
     /// The destination is, or may be, at work on the prompt.
     pub(crate) fn begun(&mut self, prompt_tokens: u64, purpose: Purpose) {
-        self.work = match purpose {
-            Purpose::Generate | Purpose::Read => Work::Prompt(prompt_tokens),
-            Purpose::Other => Work::Prompt(0),
-        };
+        self.work = Work::of_prompt(prompt_tokens, purpose);
     }
 
-    /// It is over. `pieces` of text came, which count where the usage of the answer is not told to its end.
+    /// It is over, and `pieces` of text came.
     pub(crate) fn settle(&mut self, usage: &Usage, pieces: u64, came: Came, now_us: u64) {
         let Some(mut admitted) = self.admitted.take() else { return };
-        let estimated = match self.work {
-            Work::None => None,
-            Work::Prompt(tokens) => Some(tokens.saturating_add(pieces)),
-        };
-        let answered = match (usage.completion_tokens, came) {
-            (Some(told), Came::Whole) => told,
-            (Some(told), Came::Part) => told.max(pieces),
-            (None, Came::Whole | Came::Part) => pieces,
-        };
-        let told = usage.prompt_tokens.map(|prompt| prompt.saturating_add(answered));
-        admitted.settle(told.or(estimated).unwrap_or(0), ns(now_us));
+        admitted.settle(self.work.tokens(usage, pieces, came), ns(now_us));
     }
 
     /// Appends what is left of the limits, as OpenAI's API tells it.

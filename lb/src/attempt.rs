@@ -12,8 +12,9 @@ use crate::conn::Client;
 use crate::decide::Choice;
 use crate::endpoints::Endpoint;
 use crate::error::{Refused, UpstreamError};
-use crate::flight::Flight;
+use crate::flight::{Flight, Used};
 use crate::forward::{self, Patience};
+use crate::io;
 use crate::mailbox::Failure;
 use crate::openai::edit::Edits;
 use crate::openai::request::{Delivery, Purpose, Request};
@@ -88,6 +89,22 @@ pub(crate) async fn make<'p>(
     client: &mut Client,
     routed: &Routed<'p>,
     message: &mut Message,
+    choice: Choice<'p>,
+    turn: fleet::Attempt,
+    record: &mut Record<'p>,
+) -> Attempted<'p> {
+    let held_bytes = message.held_bytes();
+    let made = put(shard, client, routed, message, choice, turn, record).await;
+    // What was made of the body for this endpoint is gone again.
+    message.let_go(held_bytes);
+    made
+}
+
+async fn put<'p>(
+    shard: &Rc<Shard>,
+    client: &mut Client,
+    routed: &Routed<'p>,
+    message: &mut Message,
     mut choice: Choice<'p>,
     turn: fleet::Attempt,
     record: &mut Record<'p>,
@@ -95,10 +112,14 @@ pub(crate) async fn make<'p>(
     let (rewrites, headers) = choice.changes(routed.pool);
     let edits = Edits::new(&routed.request, message.body(), choice.upstream_model, routed.usage_asked);
     let edits = edits.rewriting(rewrites, routed.api, &routed.request, message.body());
-    let translated = match translated(&choice, routed, &edits, message) {
-        None => None,
-        Some(Ok(translated)) => Some(translated),
-        Some(Err(refusal)) => return not_put(&refusal),
+    let translated = match choice.endpoint.spec.dialect {
+        Dialect::OpenAi => None,
+        // In a box: few requests go there, and every connection would hold the room for it.
+        Dialect::Bedrock => match Box::pin(translated(&choice, routed, &edits, message)).await {
+            Ok(translated) => Some(translated),
+            Err((why, None)) => return Attempted::Over(why),
+            Err((why, Some(budget))) => return Attempted::Failed { why, budget },
+        },
     };
     let content = match &translated {
         None => Content::Passed(Passed {
@@ -112,37 +133,52 @@ pub(crate) async fn make<'p>(
     let mut flight = Flight::begin(shard, &mut choice, taught_by(&routed.request), turn);
     let deadline = Deadline::after(choice.endpoint.spec.timeouts.total);
     let upstream = Upstream { endpoint: &choice.endpoint, content, request_id: &record.entry.request_id, deadline };
-    let failed = |flight: &mut Flight, error: UpstreamError| {
-        flight.end(Ended::Failed);
+    let mut answer = match upstream::attempt(shard, client, &upstream, message).await {
+        Ok(answer) => answer,
+        Err(none) => return unanswered(shard, routed, &choice, &mut flight, none, record),
+    };
+    if let Some(translated) = &translated {
+        answer.translation = Some(translated.answer(shown(routed, &choice, record)));
+        let idle = choice.endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
+        match Box::pin(said_instead(client, &mut answer, Patience { idle, deadline })).await {
+            Ok(None) => {}
+            Ok(Some(failure)) => return refused_in_other_words(shard, &choice, flight, answer, &failure),
+            Err(none) => return unanswered(shard, routed, &choice, &mut flight, none, record),
+        }
+    }
+    judged(shard, Held { answer, choice, flight, deadline })
+}
+
+/// Nothing came of it.
+fn unanswered<'p>(
+    shard: &Shard,
+    routed: &Routed<'_>,
+    choice: &Choice<'_>,
+    flight: &mut Flight,
+    none: NoAnswer,
+    record: &mut Record<'_>,
+) -> Attempted<'p> {
+    let mut failed = |error: UpstreamError| {
+        flight.end(Ended::Failed, used_by(error));
         if let Some(failure) = failure_of(error) {
             shard.report_failure(&choice.endpoint, failure);
         }
         Refused::Upstream(error)
     };
-    let mut answer = match upstream::attempt(shard, client, &upstream, message).await {
-        Ok(answer) => answer,
-        Err(NoAnswer::ClientGone) => {
-            flight.end(Ended::Aborted);
-            charge::begun(routed, &choice, record);
-            record.entry.cost = charge::cost(routed, &choice, &flight, record);
-            return Attempted::ClientGone;
+    match none {
+        NoAnswer::ClientGone => {
+            flight.end(Ended::Aborted, Used::Prompt);
+            charge::begun(routed, choice, record);
+            record.entry.cost = charge::cost(routed, choice, flight, record);
+            Attempted::ClientGone
         }
-        Err(NoAnswer::Failed(error)) => {
-            return Attempted::Failed { why: failed(&mut flight, error), budget: Budget::NotNeeded };
+        NoAnswer::Failed(error) => Attempted::Failed { why: failed(error), budget: Budget::NotNeeded },
+        NoAnswer::Lost(error) => {
+            let why = failed(error);
+            charge::begun(routed, choice, record);
+            Attempted::Over(why)
         }
-        Err(NoAnswer::Lost(error)) => {
-            let why = failed(&mut flight, error);
-            charge::begun(routed, &choice, record);
-            return Attempted::Over(why);
-        }
-    };
-    if let Some(translated) = &translated {
-        if answer.head.status != 200 {
-            return Box::pin(refused_in_other_words(shard, client, &choice, flight, answer, deadline)).await;
-        }
-        answer.translation = Some(translated.answer(shown(routed, &choice, record)));
     }
-    judged(shard, Held { answer, choice, flight, deadline })
 }
 
 /// What the head of an answer means.
@@ -152,48 +188,45 @@ fn judged<'p>(shard: &Shard, mut held: Held<'p>) -> Attempted<'p> {
         Verdict::Deliver => Attempted::Answered(Box::new(held)),
         Verdict::Refusal(failure) => {
             refused_by(shard, &endpoint, failure, &held.answer);
-            held.flight.end(Ended::Refused);
+            held.flight.end(Ended::Refused, Used::Tokens(0));
             Attempted::Busy(Box::new(held))
         }
         Verdict::Unusable(error, failure) => {
             shard.report_failure(&endpoint, failure);
-            held.flight.end(Ended::Refused);
+            held.flight.end(Ended::Refused, Used::Tokens(0));
             Attempted::Failed { why: Refused::Upstream(error), budget: Budget::Needed }
         }
     }
 }
 
-/// The request in the words of the endpoint's own API; `None` where it speaks the client's.
-fn translated(
+/// The request in the words of the endpoint's own API, in memory that is counted; or what the client is told, and the budget
+/// under which another endpoint may be asked.
+async fn translated(
     choice: &Choice<'_>,
     routed: &Routed<'_>,
     edits: &Edits,
-    message: &Message,
-) -> Option<Result<Translated, bedrock::Refusal>> {
-    let spec = &choice.endpoint.spec;
-    let signer = match &spec.dialect {
-        Dialect::OpenAi => return None,
-        Dialect::Bedrock { signer } => signer.as_ref(),
-    };
+    message: &mut Message,
+) -> Result<Translated, (Refused, Option<Budget>)> {
+    let (held_bytes, body_bytes) = (message.held_bytes(), edits.body_bytes(message.body().len()));
+    let elsewhere = |why| (why, Some(Budget::NotNeeded));
+    // The edited body while it is read, and as much again for what is made of it.
+    message.hold(held_bytes + 2 * body_bytes).await.map_err(elsewhere)?;
     let (_, headers) = choice.changes(routed.pool);
-    Some(Translated::to_bedrock(&Ask {
-        spec,
-        signer,
+    let translated = Translated::to_bedrock(&Ask {
+        spec: &choice.endpoint.spec,
         api: routed.api,
         body: &edits.applied(message.body()),
         model: choice.upstream_model,
         headers,
         now_unix_s: unix_ms() / 1_000,
-    }))
-}
-
-/// What cannot be put in the endpoint's words; another endpoint may have some for it.
-fn not_put<'p>(refusal: &bedrock::Refusal) -> Attempted<'p> {
-    let why = provider::refused(refusal);
-    match refusal.retry() {
-        bedrock::Retry::Never => Attempted::Over(why),
-        bedrock::Retry::Elsewhere | bedrock::Retry::Again => Attempted::Failed { why, budget: Budget::NotNeeded },
-    }
+    });
+    let translated = translated.map_err(|refusal| match refusal.retry() {
+        bedrock::Retry::Never => (provider::refused(&refusal), None),
+        // What cannot be put in this endpoint's words may be put in another's.
+        bedrock::Retry::Elsewhere | bedrock::Retry::Again => elsewhere(provider::refused(&refusal)),
+    })?;
+    message.hold(held_bytes + translated.body_bytes()).await.map_err(elsewhere)?;
+    Ok(translated)
 }
 
 fn shown(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Shown {
@@ -205,27 +238,37 @@ fn shown(routed: &Routed<'_>, choice: &Choice<'_>, record: &Record<'_>) -> Shown
     Shown { id, created_unix_s: unix_ms() / 1_000, model: model.to_owned() }
 }
 
-/// An error of an endpoint that speaks another API: read, and said in our words.
-async fn refused_in_other_words<'p>(
-    shard: &Rc<Shard>,
+/// What an endpoint that speaks another API says in place of an answer; `None` where it answers, or says what is none of its
+/// API's words: a redirect. Whether the connection can be kept stands in the head then.
+async fn said_instead(
     client: &Client,
-    choice: &Choice<'p>,
+    answer: &mut Answer,
+    patience: Patience,
+) -> Result<Option<bedrock::Failure>, NoAnswer> {
+    match answer.head.status {
+        200 => forward::beginning(client, answer, patience).await,
+        300..=399 => Ok(None),
+        status => {
+            let error_type = answer.head.headers.named(&answer.received, "x-amzn-errortype").next();
+            let error_type = error_type.and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned);
+            let (body, upstream) = forward::collect(client, answer, patience).await.ok_or(NoAnswer::ClientGone)?;
+            answer.head.keep_alive = upstream == forward::Upstream::Keeps;
+            Ok(Some(bedrock::Failure::of_answer(status, error_type.as_deref(), &body)))
+        }
+    }
+}
+
+/// An error of an endpoint that speaks another API, in our words.
+fn refused_in_other_words<'p>(
+    shard: &Shard,
+    choice: &Choice<'_>,
     mut flight: Flight,
-    mut answer: Answer,
-    deadline: Deadline,
+    answer: Answer,
+    failure: &bedrock::Failure,
 ) -> Attempted<'p> {
     let endpoint = &choice.endpoint;
-    let idle = endpoint.spec.timeouts.idle.unwrap_or(shard.settings.idle_timeout);
-    let head = &answer.head;
-    let error_type = head.headers.named(&answer.received, "x-amzn-errortype").next();
-    let error_type = error_type.and_then(|value| std::str::from_utf8(value).ok()).map(str::to_owned);
-    let status = head.status;
-    let Some(body) = forward::collect(client, &mut answer, Patience { idle, deadline }).await else {
-        flight.end(Ended::Aborted);
-        return Attempted::ClientGone;
-    };
-    let failure = bedrock::Failure::of_answer(status, error_type.as_deref(), &body);
-    flight.end(Ended::Refused);
+    let used = if provider::unreadable(failure.fault()) { Used::Prompt } else { Used::Tokens(0) };
+    flight.end(Ended::Refused, used);
     if let Some(text) = failure.operator_detail() {
         shard.tell_operator(endpoint, text);
     }
@@ -238,7 +281,10 @@ async fn refused_in_other_words<'p>(
             retry_after_s = u32::try_from(pause.as_secs().max(1)).ok();
         }
     }
-    let why = provider::failed(&failure, retry_after_s);
+    if answer.head.keep_alive {
+        endpoint.keep(answer.conn, io::now_us());
+    }
+    let why = provider::failed(failure, retry_after_s);
     match failure.retry() {
         bedrock::Retry::Never => Attempted::Over(why),
         bedrock::Retry::Elsewhere | bedrock::Retry::Again => Attempted::Failed { why, budget: Budget::Needed },
@@ -262,6 +308,16 @@ fn refused_by(shard: &Shard, endpoint: &Endpoint, failure: Failure, answer: &Ans
             shard.back_off(endpoint, back_off(&answer.head.headers, &answer.received, unix_ms()));
         }
         (Backend::External | Backend::Local, _) => {}
+    }
+}
+
+/// What a failed attempt counts in the limits of a provider.
+fn used_by(error: UpstreamError) -> Used {
+    match error {
+        // Nothing of the request had been sent.
+        UpstreamError::Connect | UpstreamError::OutOfSockets | UpstreamError::Tls(_) => Used::Unsent,
+        UpstreamError::Reset | UpstreamError::Timeout | UpstreamError::BadAnswer => Used::Prompt,
+        UpstreamError::Redirect | UpstreamError::Unauthorized | UpstreamError::Forbidden => Used::Tokens(0),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use config::snapshot::DestinationKind;
 
+use crate::allowance::{Came, Work};
 use crate::decide::Choice;
 use crate::error::Refused;
 use crate::flight::Flight;
@@ -28,6 +29,15 @@ pub(crate) fn begun(routed: &Routed<'_>, choice: &Choice<'_>, record: &mut Recor
     if let Some(allowance) = &mut record.allowance {
         allowance.begun(u64::from(choice.prompt_tokens), routed.request.purpose);
     }
+}
+
+/// Tokens of an answer that is over, as they count in the limits of its provider.
+pub(crate) fn tokens(routed: &Routed<'_>, choice: &Choice<'_>, status: u16, record: &Record<'_>) -> u64 {
+    let work = match status {
+        ..400 => Work::of_prompt(u64::from(choice.prompt_tokens), routed.request.purpose),
+        400.. => Work::None,
+    };
+    work.tokens(&record.entry.usage, record.pieces, Came::of(record.entry.outcome))
 }
 
 /// What it cost: tokens by a provider's prices, or a share of the GPUs of a worker set; `None` where nothing is written down.

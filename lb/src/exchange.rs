@@ -17,7 +17,7 @@ use crate::conn::{Client, EventNames, LocalAnswer};
 use crate::decide::Choice;
 use crate::error::Refused;
 use crate::exact;
-use crate::flight::Retry;
+use crate::flight::{Retry, Used};
 use crate::forward::{self, Cut, End, Forwarded, Patience, Presentation};
 use crate::http1::Method;
 use crate::http1::rewrite::push_header;
@@ -316,7 +316,7 @@ async fn deliver(
         End::ClientGone => ("client_gone", Ended::Aborted),
     };
     record.entry.outcome = outcome;
-    flight.end(ended);
+    flight.end(ended, Used::Tokens(charge::tokens(routed, choice, status, record)));
     check_tokens(shard, routed, choice, status, usage.prompt_tokens);
     record.entry.cost = charge::cost(routed, choice, flight, record);
     report_end(shard, choice, status, end);

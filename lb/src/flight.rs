@@ -24,6 +24,19 @@ pub(crate) struct Flight {
     ended: bool,
     /// The endpoint's divided clock at the beginning, then what it went on by until the end.
     share_us: f64,
+    /// Tokens of its prompt, as estimated.
+    prompt_tokens: u32,
+}
+
+/// What a request counts in the limits of a provider.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Used {
+    /// Nothing, not even as a request: it was never sent.
+    Unsent,
+    /// Its prompt, which may have been read.
+    Prompt,
+    /// So many tokens.
+    Tokens(u64),
 }
 
 impl Flight {
@@ -53,7 +66,7 @@ impl Flight {
         });
         let (lease, permit) = (Lease::new(choice.endpoint.clone()), choice.permit.take());
         let share_us = lease.endpoint().shared_by(shard.fleet.borrow().in_flight(lease.endpoint().spec.id.0), now_us);
-        Self { shard: shard.clone(), lease, permit, id, ended: false, share_us }
+        Self { shard: shard.clone(), lease, permit, id, ended: false, share_us, prompt_tokens: choice.prompt_tokens }
     }
 
     /// The time at the endpoint, divided among all that were there with it; `None` while it is not over.
@@ -82,12 +95,16 @@ impl Flight {
     }
 
     /// It is over; whatever is said later does not count.
-    pub(crate) fn end(&mut self, ended: Ended) {
+    pub(crate) fn end(&mut self, ended: Ended, used: Used) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        if let (Some(permit), Some(tokens)) = (&mut self.permit, tokens_used(ended)) {
-            permit.settle(tokens);
+        if let Some(mut permit) = self.permit.take() {
+            match used {
+                Used::Unsent => drop(permit),
+                Used::Prompt => permit.settle(u64::from(self.prompt_tokens)),
+                Used::Tokens(tokens) => permit.settle(tokens),
+            }
         }
         let now_us = io::now_us();
         let endpoint = self.lease.endpoint();
@@ -102,21 +119,9 @@ impl Flight {
     }
 }
 
-/// What a request counts in a limit of tokens; `None` where that is not known: what was reserved stays.
-fn tokens_used(ended: Ended) -> Option<u64> {
-    match ended {
-        Ended::Completed { prompt_tokens, completion_tokens, .. } => {
-            let prompt_tokens = u64::from(prompt_tokens?);
-            Some(prompt_tokens + u64::from(completion_tokens.unwrap_or(0)))
-        }
-        Ended::Refused => Some(0),
-        Ended::Aborted | Ended::Failed => None,
-    }
-}
-
 impl Drop for Flight {
     fn drop(&mut self) {
-        self.end(Ended::Aborted);
+        self.end(Ended::Aborted, Used::Prompt);
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admission::Account;
+use bedrock::sigv4::Signer;
 use config::snapshot::ResourceId;
 use config::{Secret, Snapshot};
 
@@ -55,6 +56,8 @@ pub(crate) struct EndpointSpec {
     pub(crate) path_prefix: String,
     /// The destination's own credential, ready to be sent.
     pub(crate) credential: Option<CredentialHeader>,
+    /// Signs requests, where the destination wants that in place of a credential.
+    pub(crate) signer: Option<Signer>,
     /// The (base) model it serves, as the server is sent it. Endpoints of one model share the length of a token.
     pub(crate) model: String,
     /// Endpoints of one kind share what is learned about their speed: the model and settings they run.

@@ -1,34 +1,36 @@
-//! Endpoints that speak another API than their clients: what they are sent, and what their answers are made into.
+//! Endpoints that speak another API than their clients, or want requests signed: what they are sent, and what their answers
+//! are made into.
 //!
-//! The translation itself is pure and stands in the crate `bedrock`; here it meets requests, credentials and the clock.
+//! Translation and signature themselves are pure and stand in the crate `bedrock`; here they meet requests, credentials and
+//! the clock.
 
-use bedrock::sigv4::{self, Signer};
+use std::cell::Cell;
+
+use bedrock::sigv4;
 use bedrock::{ChatStream, Delivery, FRAME_BYTES_MAX, Failure, Fault, Refusal, Reply};
 use policy::{Api, UpstreamHeader};
 
 use crate::error::{Refused, Said};
 use crate::http1::rewrite::{push_decimal, push_header};
+use crate::io::Buf;
 use crate::mailbox;
 use crate::plan::EndpointSpec;
 
 /// What an endpoint speaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// What its clients speak: requests and answers pass with a few splices.
     OpenAi,
     /// Bedrock's Converse.
-    Bedrock {
-        /// Signs requests; `None` where the endpoint has a credential that is sent as it is, or none.
-        signer: Option<Signer>,
-    },
+    Bedrock,
 }
 
 /// A request in the words of an endpoint's own API.
-#[derive(Debug)]
 pub(crate) struct Translated {
     /// With its empty line.
     pub(crate) head: Vec<u8>,
-    pub(crate) body: Vec<u8>,
+    /// Taken out while it is sent, and put back for a second connection.
+    pub(crate) body: Cell<Buf>,
     delivery: Delivery,
 }
 
@@ -36,7 +38,6 @@ pub(crate) struct Translated {
 #[derive(Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) spec: &'a EndpointSpec,
-    pub(crate) signer: Option<&'a Signer>,
     pub(crate) api: Api,
     /// The client's, with the edits that the policy asks for.
     pub(crate) body: &'a [u8],
@@ -69,23 +70,20 @@ impl Translated {
         head.extend_from_slice(b"content-length: ");
         push_decimal(&mut head, converse.body.len() as u64);
         head.extend_from_slice(b"\r\n");
-        for UpstreamHeader { name, value } in ask.headers {
-            push_header(&mut head, name.as_bytes(), value.as_bytes());
-        }
-        if let Some(signer) = ask.signer {
-            let headers = [("host", spec.host_header.as_str()), ("content-type", TYPE)];
-            let request =
-                sigv4::Request { method: "POST", path: &path, query: "", headers: &headers, body: &converse.body };
-            let signature = signer.sign(&request, ask.now_unix_s);
-            for (name, value) in signature.headers() {
-                push_header(&mut head, name.as_bytes(), value.as_bytes());
-            }
-        }
-        if let Some(credential) = &spec.credential {
-            push_header(&mut head, credential.name.as_bytes(), credential.value.expose().as_bytes());
-        }
+        push_rule_headers(&mut head, spec, ask.headers);
+        let request = Signed { method: "POST", path: &path, query: "", content_type: Some(TYPE), headers: ask.headers };
+        push_signature(&mut head, spec, request, &[&converse.body], ask.now_unix_s);
+        push_credential(&mut head, spec);
         head.extend_from_slice(b"\r\n");
-        Ok(Self { head, body: converse.body, delivery: converse.delivery })
+        Ok(Self { head, body: Cell::new(converse.body.into()), delivery: converse.delivery })
+    }
+
+    /// Of the body, as long as it is here.
+    pub(crate) fn body_bytes(&self) -> usize {
+        let body = self.body.take();
+        let bytes = body.len();
+        self.body.set(body);
+        bytes
     }
 
     /// What makes the client's answer of the endpoint's.
@@ -97,6 +95,65 @@ impl Translated {
             }
         }
     }
+}
+
+/// Appends what the rule adds. A header that carries the endpoint's credential is the credential's alone.
+pub(crate) fn push_rule_headers(to: &mut Vec<u8>, spec: &EndpointSpec, headers: &[UpstreamHeader]) {
+    for UpstreamHeader { name, value } in headers.iter().filter(|header| !is_credential(spec, &header.name)) {
+        push_header(to, name.as_bytes(), value.as_bytes());
+    }
+}
+
+/// Whether a header of this name carries the endpoint's credential.
+fn is_credential(spec: &EndpointSpec, name: &str) -> bool {
+    spec.credential.as_ref().is_some_and(|credential| credential.name.eq_ignore_ascii_case(name))
+}
+
+/// Appends the endpoint's credential, where it has one that is sent as it is.
+pub(crate) fn push_credential(to: &mut Vec<u8>, spec: &EndpointSpec) {
+    if let Some(credential) = &spec.credential {
+        push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
+    }
+}
+
+/// What of a request is signed beside its body and the endpoint's name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Signed<'a> {
+    pub(crate) method: &'a str,
+    /// As it is sent, without its query.
+    pub(crate) path: &'a str,
+    /// What is sent behind `?`.
+    pub(crate) query: &'a str,
+    /// `None` where none is sent.
+    pub(crate) content_type: Option<&'a str>,
+    /// What the rule adds.
+    pub(crate) headers: &'a [UpstreamHeader],
+}
+
+/// Appends the signature, where the endpoint wants one. `body` is what is sent, piece by piece.
+pub(crate) fn push_signature(
+    to: &mut Vec<u8>,
+    spec: &EndpointSpec,
+    request: Signed<'_>,
+    body: &[&[u8]],
+    now_unix_s: u64,
+) {
+    let Some(signer) = &spec.signer else { return };
+    let Signed { method, path, query, content_type, headers: added } = request;
+    let mut headers = vec![("host", spec.host_header.as_str())];
+    headers.extend(content_type.map(|media| ("content-type", media)));
+    headers.extend(added.iter().map(|header| (header.name.as_str(), header.value.as_str())));
+    let request = sigv4::Request { method, path, query, headers: &headers, body };
+    for (name, value) in signer.sign(&request, now_unix_s).headers() {
+        push_header(to, name.as_bytes(), value.as_bytes());
+    }
+}
+
+/// Whether a client's header may not go beside a signature: AWS wants every `x-amz-` header signed, and the client's own
+/// would speak for somebody else.
+pub(crate) fn clashes_with_signature(name: &[u8]) -> bool {
+    const AMAZON: &[u8] = b"x-amz-";
+    name.get(..AMAZON.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(AMAZON))
 }
 
 /// What makes the client's answer of an endpoint's that speaks another API.
@@ -146,6 +203,28 @@ pub(crate) fn failed(failure: &Failure, retry_after_s: Option<u32>) -> Refused {
         message: failure.message(),
         retry_after_s,
     }))
+}
+
+/// Whether what came is no answer at all, rather than word of why there is none.
+pub(crate) fn unreadable(fault: Fault) -> bool {
+    match fault {
+        Fault::Frame(_) | Fault::CutOff | Fault::Unreadable => true,
+        Fault::Throttled
+        | Fault::Quota
+        | Fault::Validation
+        | Fault::AccessDenied
+        | Fault::Credential
+        | Fault::ModelNotFound
+        | Fault::ModelNotReady
+        | Fault::ModelTimeout
+        | Fault::ModelError
+        | Fault::ModelStream
+        | Fault::MalformedOutput
+        | Fault::Internal
+        | Fault::Unavailable
+        | Fault::TooLarge
+        | Fault::Other(_) => false,
+    }
 }
 
 /// What it says about the endpoint; `None` where it is about the request.

@@ -5,8 +5,8 @@
 //! limit is written down; else a count, and for limits of a minute a lock that is held for some additions.
 //!
 //! A minute is the last sixty whole seconds and the one that runs: no sixty seconds, wherever they begin, hold more than the
-//! limit. Tokens are reserved when a request is sent and corrected when its answer tells; what an answer costs beyond its
-//! reservation may pass the limit, and the next requests wait for it.
+//! limit. Tokens are reserved when a request is to be sent and corrected when it is over; what an answer costs beyond its
+//! reservation may pass the limit, and the next requests wait for it. A request that was never sent does not count.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -58,17 +58,34 @@ impl Default for Minute {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// A request that was let through: in flight until it is dropped.
+/// A request that was let through: in flight until it is dropped. Dropped before it is settled, it was never sent: then
+/// nothing of it stays counted.
 #[derive(Debug)]
 pub(crate) struct Permit {
     quota: Arc<Quota>,
-    /// The second whose tokens it holds, and how many; `None` where tokens are not limited.
-    reserved: Option<(u64, u64)>,
+    /// Where it counts in the minute; `None` where nothing of a minute is limited.
+    reserved: Option<Reserved>,
     in_flight: Counted,
+    settled: Settled,
+}
+
+/// A request's part in the minute.
+#[derive(Debug, Clone, Copy)]
+struct Reserved {
+    /// The second it is counted in.
+    second: u64,
+    /// Tokens that it holds there; `None` where tokens are not limited.
+    tokens: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
+    Yes,
+    No,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Settled {
     Yes,
     No,
 }
@@ -100,7 +117,7 @@ impl Metered {
     /// When a limit would be passed.
     pub(crate) fn admit(&self, now_us: u64, tokens: u64) -> Result<Permit, Full> {
         let Self { limits, quota } = self;
-        let mut permit = Permit { quota: quota.clone(), reserved: None, in_flight: Counted::No };
+        let mut permit = Permit { quota: quota.clone(), reserved: None, in_flight: Counted::No, settled: Settled::No };
         if let Some(max) = limits.in_flight_max {
             let counted =
                 quota.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
@@ -125,7 +142,7 @@ impl Metered {
             let slot = minute.slot(second);
             slot.requests += 1;
             slot.tokens = slot.tokens.saturating_add(tokens);
-            permit.reserved = limits.tokens_per_minute.map(|_| (second, tokens));
+            permit.reserved = Some(Reserved { second, tokens: limits.tokens_per_minute.map(|_| tokens) });
         }
         Ok(permit)
     }
@@ -166,20 +183,46 @@ impl Minute {
 }
 
 impl Permit {
-    /// What the request came to in the end.
+    /// It was sent, and came to so many tokens in the end.
     pub(crate) fn settle(&mut self, tokens: u64) {
-        let Some((second, reserved)) = &mut self.reserved else { return };
+        self.settled = Settled::Yes;
+        self.correct(|slot, reserved| {
+            if let Some(reserved) = &mut reserved.tokens {
+                slot.tokens = slot.tokens.saturating_sub(*reserved).saturating_add(tokens);
+                *reserved = tokens;
+            }
+        });
+    }
+
+    /// It was never sent.
+    fn withdraw(&mut self) {
+        self.correct(|slot, reserved| {
+            slot.requests = slot.requests.saturating_sub(1);
+            slot.tokens = slot.tokens.saturating_sub(reserved.tokens.take().unwrap_or(0));
+        });
+        if self.reserved.is_some() {
+            // Whoever was told since then that the minute is full may find room.
+            self.quota.limits_changed();
+        }
+    }
+
+    /// Changes what its second counts, as long as that counts at all.
+    fn correct(&mut self, change: impl FnOnce(&mut Second, &mut Reserved)) {
+        let Some(reserved) = &mut self.reserved else { return };
         let mut minute = self.quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = &mut minute.seconds[(*second % SECONDS as u64) as usize];
-        if slot.number == *second {
-            slot.tokens = slot.tokens.saturating_sub(*reserved).saturating_add(tokens);
-            *reserved = tokens;
+        let slot = &mut minute.seconds[(reserved.second % SECONDS as u64) as usize];
+        if slot.number == reserved.second {
+            change(slot, reserved);
         }
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
+        match self.settled {
+            Settled::Yes => {}
+            Settled::No => self.withdraw(),
+        }
         match self.in_flight {
             Counted::Yes => _ = self.quota.in_flight.fetch_sub(1, Ordering::Relaxed),
             Counted::No => {}
@@ -194,6 +237,11 @@ mod tests {
     use std::sync::atomic::AtomicUsize;
 
     const S: u64 = 1_000_000;
+
+    /// A request that is sent and comes to what was reserved.
+    fn send(metered: &Metered, now_us: u64, tokens: u64) -> Result<(), Full> {
+        metered.admit(now_us, tokens).map(|mut permit| permit.settle(tokens))
+    }
 
     fn limits(requests: Option<u32>, tokens: Option<u64>, in_flight: Option<u32>) -> Metered {
         let limits = RateLimits { requests_per_minute: requests, tokens_per_minute: tokens, in_flight_max: in_flight };
@@ -218,40 +266,60 @@ mod tests {
     #[test]
     fn a_full_minute_has_room_again_when_its_first_second_has_passed() {
         let metered = limits(Some(2), None, None);
-        assert!(metered.admit(10 * S, 0).is_ok() && metered.admit(12 * S, 0).is_ok());
+        assert!(send(&metered, 10 * S, 0).is_ok() && send(&metered, 12 * S, 0).is_ok());
         assert!(!metered.is_full(13 * S), "nobody has asked yet");
-        assert!(metered.admit(13 * S, 0).is_err() && metered.is_full(13 * S));
-        assert!(metered.is_full(71 * S - 1) && metered.admit(71 * S - 1, 0).is_err());
-        assert!(!metered.is_full(71 * S) && metered.admit(71 * S, 0).is_ok());
-        assert!(metered.admit(72 * S, 0).is_err());
+        assert!(send(&metered, 13 * S, 0).is_err() && metered.is_full(13 * S));
+        assert!(metered.is_full(71 * S - 1) && send(&metered, 71 * S - 1, 0).is_err());
+        assert!(!metered.is_full(71 * S) && send(&metered, 71 * S, 0).is_ok());
+        assert!(send(&metered, 72 * S, 0).is_err());
     }
 
     #[test]
     fn tokens_are_reserved_and_settled() {
         let metered = limits(None, Some(100), None);
         let mut first = metered.admit(5 * S, 80).unwrap();
-        assert!(metered.admit(5 * S, 21).is_err() && !metered.is_full(5 * S), "a smaller one may have room");
+        assert!(send(&metered, 5 * S, 21).is_err() && !metered.is_full(5 * S), "a smaller one may have room");
         first.settle(10);
-        assert!(metered.admit(6 * S, 90).is_ok());
+        assert!(send(&metered, 6 * S, 90).is_ok());
         first.settle(30);
-        assert!(metered.admit(7 * S, 1).is_err(), "what is settled twice counts once, and by the last word");
-        assert!(metered.admit(66 * S, 5).is_ok());
+        assert!(send(&metered, 7 * S, 1).is_err(), "what is settled twice counts once, and by the last word");
+        assert!(send(&metered, 66 * S, 5).is_ok());
+    }
+
+    #[test]
+    fn a_request_that_was_never_sent_does_not_count() {
+        let metered = limits(Some(1), Some(100), Some(1));
+        let permit = metered.admit(5 * S, 100).unwrap();
+        assert!(metered.admit(6 * S, 1).is_err());
+        drop(permit);
+        assert_eq!(metered.used(6 * S), (0, 0));
+        let mut sent = metered.admit(6 * S, 100).unwrap();
+        assert!(metered.admit(6 * S, 1).is_err());
+        sent.settle(7);
+        drop(sent);
+        assert_eq!(metered.used(6 * S), (1, 7));
+        // What a full minute was told for is void with it.
+        let metered = limits(Some(1), None, None);
+        let permit = metered.admit(5 * S, 0).unwrap();
+        assert!(metered.admit(5 * S, 0).is_err() && metered.is_full(5 * S));
+        drop(permit);
+        assert!(!metered.is_full(5 * S) && send(&metered, 5 * S, 0).is_ok());
     }
 
     #[test]
     fn a_request_larger_than_the_limit_takes_all_of_it() {
         let metered = limits(None, Some(100), None);
-        assert!(metered.admit(0, 1_000).is_ok());
-        assert!(metered.admit(0, 1).is_err());
+        assert!(send(&metered, 0, 1_000).is_ok());
+        assert!(send(&metered, 0, 1).is_err());
     }
 
     #[test]
     fn a_raised_limit_is_in_force_at_once() {
         let mut metered = limits(Some(1), None, None);
-        assert!(metered.admit(0, 0).is_ok() && metered.admit(0, 0).is_err() && metered.is_full(0));
+        assert!(send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err() && metered.is_full(0));
         metered.limits.requests_per_minute = Some(2);
         metered.quota.limits_changed();
-        assert!(!metered.is_full(0) && metered.admit(0, 0).is_ok() && metered.admit(0, 0).is_err());
+        assert!(!metered.is_full(0) && send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err());
     }
 
     #[test]
@@ -262,12 +330,12 @@ mod tests {
             for _ in 0..8 {
                 scope.spawn(|| {
                     for _ in 0..500 {
-                        if let Ok(permit) = metered.admit(S, 10) {
+                        if let Ok(mut permit) = metered.admit(S, 10) {
                             let now = in_flight.fetch_add(1, Ordering::SeqCst) + 1;
                             most.fetch_max(now, Ordering::SeqCst);
                             let_through.fetch_add(1, Ordering::SeqCst);
                             in_flight.fetch_sub(1, Ordering::SeqCst);
-                            drop(permit);
+                            permit.settle(10);
                         }
                     }
                 });
@@ -291,7 +359,7 @@ mod tests {
             for gap_us in gaps_us {
                 now_us += gap_us;
                 let known_full = metered.is_full(now_us);
-                let admitted = metered.admit(now_us, 0).is_ok();
+                let admitted = send(&metered, now_us, 0).is_ok();
                 prop_assert!(!(known_full && admitted), "what is known to be full is");
                 if admitted {
                     let_through.push(now_us);

@@ -109,8 +109,7 @@ impl<'p> Record<'p> {
     pub(crate) fn settle(mut self, shard: &Shard) {
         let now_us = io::now_us();
         if let Some(allowance) = &mut self.allowance {
-            let came = if self.entry.outcome == "ok" { Came::Whole } else { Came::Part };
-            allowance.settle(&self.entry.usage, self.pieces, came, now_us);
+            allowance.settle(&self.entry.usage, self.pieces, Came::of(self.entry.outcome), now_us);
         }
         self.entry.duration_us = now_us.saturating_sub(self.received_us.max(self.started_us));
         self.entry.time_unix_ms = unix_ms();

@@ -14,8 +14,9 @@ use crate::http1::target::origin_form;
 use crate::http1::{Method, Name, ResponseHead};
 use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
 use crate::openai::edit::Edits;
-use crate::provider::{Translated, Translation};
-use crate::shard::{Shard, duration_us};
+use crate::plan::EndpointSpec;
+use crate::provider::{self, Translated, Translation};
+use crate::shard::{Shard, duration_us, unix_ms};
 use crate::tls::{Connector, Sent, TlsFault, Transport};
 
 /// Longest head of an answer.
@@ -228,9 +229,10 @@ async fn ask(
     };
     match sent {
         Ok((_, mut out)) => {
-            match upstream.content {
-                Content::Passed(_) => message.bytes = std::mem::take(out.data()),
-                Content::Translated(_) => {}
+            let sent = std::mem::take(out.data());
+            match &upstream.content {
+                Content::Passed(_) => message.bytes = sent,
+                Content::Translated(translated) => translated.body.set(sent),
             }
             out.clear();
             client.out = out;
@@ -322,15 +324,13 @@ fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Messa
     out.clear();
     match &upstream.content {
         Content::Passed(passed) => {
-            let body_bytes = passed.edits.body_bytes(message.body_end - message.body_start);
-            out.small_with(|to| push_head(to, client, upstream, passed, message, body_bytes));
+            out.small_with(|to| push_head(to, client, upstream, passed, message));
             passed.edits.push(&mut out, message.body_start..message.body_end);
             *out.data() = std::mem::take(&mut message.bytes);
         }
         Content::Translated(translated) => {
             out.push_small(&translated.head);
-            let mut body = Buf::with_room(translated.body.len());
-            body.extend(&translated.body);
+            let body = translated.body.take();
             out.push_data(0..body.len());
             *out.data() = body;
         }
@@ -338,15 +338,9 @@ fn put_request(client: &mut Client, upstream: &Upstream<'_>, message: &mut Messa
     client.out = out;
 }
 
-fn push_head(
-    to: &mut Vec<u8>,
-    client: &Client,
-    upstream: &Upstream<'_>,
-    passed: &Passed<'_>,
-    message: &Message,
-    body_bytes: usize,
-) {
+fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, passed: &Passed<'_>, message: &Message) {
     let bytes: &[u8] = &message.bytes;
+    let body_bytes = passed.edits.body_bytes(message.body_end - message.body_start);
     let spec = &upstream.endpoint.spec;
     to.reserve(message.body_start + HEAD_BYTES_ADDED);
     to.extend_from_slice(client.head.method_name.of(bytes));
@@ -368,13 +362,12 @@ fn push_head(
         };
         // The client's own header of a name that we send is not added to ours, least of all beside a credential.
         let mut ours = passed.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
-        if kept && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
+        let unsignable = spec.signer.is_some() && provider::clashes_with_signature(name);
+        if kept && !unsignable && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
             push_header(to, name, value);
         }
     });
-    for UpstreamHeader { name, value } in passed.headers {
-        push_header(to, name.as_bytes(), value.as_bytes());
-    }
+    provider::push_rule_headers(to, spec, passed.headers);
     // An empty body is told where the client did, and where one is expected (RFC 9110, 8.6).
     let told = client.head.headers.first(bytes, Name::ContentLength).is_some();
     if body_bytes > 0 || told || client.head.method == Method::Post {
@@ -388,10 +381,36 @@ fn push_head(
         // Whose request it is, and from which address, is nothing for a provider.
         Backend::External => {}
     }
-    if let Some(credential) = &spec.credential {
-        push_header(to, credential.name.as_bytes(), credential.value.expose().as_bytes());
+    if spec.signer.is_some() {
+        push_signature(to, client, spec, passed, message, path);
     }
+    provider::push_credential(to, spec);
     to.extend_from_slice(b"\r\n");
+}
+
+/// Signs the request as it is sent; `path` is what stands behind the endpoint's own prefix. Of the client's headers only the
+/// type of the body is signed: the others are nothing to AWS.
+fn push_signature(
+    to: &mut Vec<u8>,
+    client: &Client,
+    spec: &EndpointSpec,
+    passed: &Passed<'_>,
+    message: &Message,
+    path: &[u8],
+) {
+    let bytes: &[u8] = &message.bytes;
+    // What is no text gets a signature that does not hold: no AWS service takes it anyway.
+    let target = format!("{}{}", spec.path_prefix, String::from_utf8_lossy(path));
+    let (path, query) = target.split_once('?').unwrap_or((&target, ""));
+    let mut media = client.head.headers.all(bytes, Name::ContentType);
+    let signed = provider::Signed {
+        method: &String::from_utf8_lossy(client.head.method_name.of(bytes)),
+        path,
+        query,
+        content_type: media.next().filter(|_| media.next().is_none()).and_then(|media| std::str::from_utf8(media).ok()),
+        headers: passed.headers,
+    };
+    provider::push_signature(to, spec, signed, &passed.edits.pieces(message.body()), unix_ms() / 1_000);
 }
 
 /// Who asked, by way of whom, and how.

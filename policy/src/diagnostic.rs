@@ -100,6 +100,7 @@ codes! {
     ClassifierUnused = "K0115" "classifier-unused" Warning "No rule refers to a tag of the classifier, so it never runs.",
     PoorExamples = "K0116" "poor-examples" Warning "The sentences of a tag do not tell each other apart.",
     TokenizerMissing = "K0120" "tokenizer-missing" Warning "A file of a tokenizer cannot be read, so the worker set's prompts are estimated by bytes. Told by a server only: `lint` looks for no files.",
+    CredentialRefused = "K0121" "credential-refused" Warning "The provider refuses every request with such a credential, or without one.",
 }
 
 impl fmt::Display for Code {

@@ -24,6 +24,7 @@ mod event;
 mod load;
 mod peers;
 mod steps;
+mod trust;
 mod turns;
 
 pub use belief::EndpointBelief;
@@ -34,11 +35,14 @@ pub use event::{Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, L
 use peers::Peers;
 pub use peers::{PEERS_MAX, PeerSums};
 pub use steps::Steps;
+use trust::Trust;
 
 /// What of one prompt is cached where. Reused from request to request.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     depths: Vec<u32>,
+    /// How far back in the order of use what is recorded is, by endpoint.
+    ages: Vec<f64>,
     overlaps: Vec<u32>,
     prompt_tokens: u32,
     now_us: u64,
@@ -77,6 +81,9 @@ struct Note {
     went_on_from: Option<End>,
     answer: Answer,
     attempt: Attempt,
+    /// How far back in the order of use the record of it was, and what was believed of that.
+    age_ratio: f64,
+    trust: f64,
     /// Blocks held in the index by this request alone.
     claimed: Option<Arc<[u64]>>,
 }
@@ -96,8 +103,8 @@ struct Endpoint {
     scraped: Scraped,
     peers: Peers,
     queue: Window,
-    /// Part of the overlap estimates that turned out true, 0 to 1.
-    trust: f64,
+    /// Part of the record that turned out true.
+    trust: Trust,
     /// Part of the answers that came back with the next turn, 0 to 1: what a model thinks to itself does not.
     answers_kept: f64,
     /// Mean uncached tokens of a request sent there.
@@ -135,11 +142,8 @@ pub struct Fleet {
     uncounted: u64,
 }
 
-/// Weight of a new overlap truth, and the least overlap in tokens worth learning from.
-const TRUST_STEP: f64 = 0.05;
+/// The least overlap in tokens worth learning from.
 const TRUST_TOKENS_MIN: u32 = 128;
-/// Trust above it is noise: all of the record is believed.
-const TRUST_WHOLE: f64 = 0.95;
 /// Weight of a new request in the mean of uncached tokens.
 const NEW_TOKENS_STEP: f64 = 0.05;
 /// Weight of a new prompt in the mean size of a block.
@@ -209,7 +213,7 @@ impl Fleet {
             scraped: Scraped::Never,
             peers: Peers::default(),
             queue: Window::default(),
-            trust: 1.0,
+            trust: Trust::default(),
             answers_kept: 1.0,
             new_tokens_mean: NEW_TOKENS_PRIOR,
             cache: cache::Cache::default(),
@@ -234,7 +238,7 @@ impl Fleet {
         if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
             known.scraped = Scraped::Never;
             known.queue = Window::default();
-            known.trust = 1.0;
+            known.trust = Trust::default();
             self.index.remove_endpoint(endpoint);
             self.ends.forget(endpoint);
             self.feed_queue(now_us, endpoint);
@@ -292,22 +296,31 @@ impl Fleet {
         self.index.overlap(chain, &mut plan.depths);
         plan.now_us = now_us;
         plan.overlaps.clear();
+        plan.ages.clear();
         let tokens_per_byte = f64::from(prompt_tokens.max(1)) / f64::from(chain.bytes().max(1));
         for endpoint in 0..self.slots_used {
-            let mut tokens = 0;
+            let (mut tokens, mut age_ratio) = (0, 0.0);
             if let Some(known) = &self.endpoints[endpoint as usize] {
                 // The index tells nothing about endpoints that cache nothing.
                 let depth = plan.depths.get(endpoint as usize).copied().unwrap_or(0);
                 let recorded = f64::from(chain.reusable_bytes(depth)) * tokens_per_byte;
-                tokens = known.cached_tokens(recorded, prompt_tokens, chain.cut());
+                age_ratio = self.age_ratio(chain, depth, endpoint);
+                tokens = known.cached_tokens(recorded, age_ratio, prompt_tokens, chain.cut());
                 self.presume(now_us, endpoint);
             }
             plan.overlaps.push(tokens);
+            plan.ages.push(age_ratio);
         }
         // Also a prompt without a chain has tokens.
         plan.prompt_tokens = self.go_on(plan, chain, tokens_per_byte).unwrap_or(prompt_tokens).max(1);
         let overlap_max = plan.prompt_tokens - 1;
         plan.overlaps.iter_mut().for_each(|tokens| *tokens = (*tokens).min(overlap_max));
+    }
+
+    /// How far back in the order of use of an endpoint the first `depth` blocks of a chain are.
+    fn age_ratio(&self, chain: &Chain, depth: u32, endpoint: u32) -> f64 {
+        let last = (depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
+        last.map_or(0.0, |last| self.index.age_ratio(*last, endpoint))
     }
 
     /// The expectation for the planned prompt on one endpoint; `None` when there is no such endpoint.
@@ -329,8 +342,11 @@ impl Fleet {
             Answer::Whole => FirstToken::PresumedAt { now_us: now_us.saturating_add(predicted.p90_us) },
         };
         let claimed = self.endpoint(endpoint).and_then(|known| known.cache.claim(decided.chain));
+        let age_ratio = self.age_ratio(decided.chain, self.index.depth(decided.chain, endpoint), endpoint);
         let note = Note {
             claimed: claimed.clone(),
+            age_ratio,
+            trust: self.endpoint(endpoint).map_or(1.0, |known| known.trust.of(age_ratio)),
             features,
             model_us,
             predicted,
@@ -397,7 +413,7 @@ impl Fleet {
                 if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
                     // What the engine told is no guess.
                     if open.note.claimed.is_none() {
-                        known.learn_overlap(open.work.cached_tokens(), cached_tokens);
+                        known.learn_overlap(&open.note, open.work.cached_tokens(), cached_tokens);
                         known.learn_answers_kept(open.note.went_on_from, cached_tokens);
                     }
                     if let Some(prompt_tokens) = prompt_tokens {
@@ -546,8 +562,8 @@ impl Fleet {
 
 impl Endpoint {
     /// What is left of the tokens recorded as cached, by experience; a little less than all is noise.
-    pub(super) fn trusted(&self, tokens: f64) -> u32 {
-        (if self.trust > TRUST_WHOLE { tokens } else { tokens * self.trust }) as u32
+    pub(super) fn trusted(&self, tokens: f64, age_ratio: f64) -> u32 {
+        (tokens * self.trust.of(age_ratio)) as u32
     }
 }
 

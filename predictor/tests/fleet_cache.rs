@@ -224,3 +224,59 @@ fn events_of_endpoints_that_are_not_there_do_no_harm() {
     }
     assert_eq!(fleet.snapshot(0, 0).expect("known").blocks_held, 0);
 }
+
+/// What was used just now is believed whole although most of what was used long ago turned out to be gone.
+#[test]
+fn what_was_used_long_ago_is_trusted_less_than_what_was_used_just_now() {
+    let mut fleet =
+        Fleet::new(Limits { endpoints_max: 1, requests_max: 64, index_bytes_max: 1 << 22, ..Limits::default() });
+    let spec = EndpointSpec {
+        backend: Backend::Engine,
+        model: "m",
+        kind_key: "k",
+        prior: Prior::default(),
+        max_batched_tokens: 8_192,
+        kv_capacity_tokens: Some(16_000),
+    };
+    fleet.add_endpoint(0, 0, &spec);
+    let prompt = |number: u64| {
+        let mut builder = ChainBuilder::new(&Seed { model: "m", lora: None, cache_salt: None }, 256, Chain::default());
+        builder.text(number.to_string().repeat(1_000).as_bytes().get(..4_000).expect("long enough"));
+        builder.finish()
+    };
+    let mut plan = Plan::default();
+    let mut send = |fleet: &mut Fleet, id: u64, number: u64, cached: u32| {
+        let chain = prompt(1_000 + number);
+        fleet.plan(&mut plan, &chain, 1_000, id);
+        let overlap_tokens = plan.overlap_tokens(0);
+        let answer = Answer::Streamed;
+        let decided = Decided {
+            request_id: id,
+            endpoint: 0,
+            chain: &chain,
+            prompt_tokens: 1_000,
+            overlap_tokens,
+            answer,
+            attempt: Attempt::First,
+        };
+        fleet.decided(id, &decided);
+        fleet.ended(
+            id,
+            id,
+            0,
+            Ended::Completed { prompt_tokens: Some(1_000), cached_tokens: Some(cached), completion_tokens: Some(1) },
+        );
+        overlap_tokens
+    };
+    // Ten prompts in turn: each comes again after nine others, and the engine has lost it. Each is sent twice, and the second time it is there.
+    let (mut long_ago, mut just_now) = (0, 0);
+    for round in 0..40 {
+        for number in 0..10 {
+            let id = round * 100 + number * 10;
+            long_ago = send(&mut fleet, id + 1, number, 0);
+            just_now = send(&mut fleet, id + 2, number, 999);
+        }
+    }
+    assert!(just_now > 900, "{just_now}");
+    assert!(long_ago < 300, "{long_ago}");
+}

@@ -145,6 +145,7 @@ pub(super) fn provider(
         let finding = c.finding(Code::PlainTextCredential, &Path::spec().key("baseURL"), message);
         findings.push(finding.expected("`https://...`"));
     }
+    aws(c, spec, &base_url, findings);
     Some(Provider {
         id: c.id.clone(),
         api: match spec.api {
@@ -162,6 +163,51 @@ pub(super) fn provider(
             idle: spec.timeouts.idle.0,
             total: spec.timeouts.total.map(|t| t.0),
         },
+    })
+}
+
+/// Credentials for which AWS refuses every request.
+fn aws(c: &Checked, spec: &InferenceProviderSpec, base_url: &BaseUrl, findings: &mut Vec<Diagnostic>) {
+    let mut refused = |path: &Path, message: String, expected: String| {
+        findings.push(c.finding(Code::CredentialRefused, path, message).expected(expected));
+    };
+    let path = Path::spec().key("auth");
+    let keys = || String::from("`awsSigV4`, or `bearer` with an API key of Bedrock");
+    match (spec.api, &spec.auth) {
+        // What listens here may sign.
+        (ProviderType::Bedrock, None) if is_loopback(base_url) => {}
+        (ProviderType::Bedrock, None) => {
+            let message = String::from("there is no `auth`, and Bedrock refuses every request without a credential");
+            refused(&Path::spec().key("type"), message, keys());
+        }
+        (ProviderType::Bedrock, Some(auth)) => {
+            if let Some(header) = &auth.api_key_header {
+                let message = format!("Bedrock takes no key in a header `{}`", header.name);
+                refused(&path.key("apiKeyHeader"), message, keys());
+            }
+        }
+        (ProviderType::OpenAI, _) => {}
+    }
+    if let Some(aws) = spec.auth.as_ref().and_then(|auth| auth.aws_sig_v4.as_ref())
+        && let Some(there) = aws_region(&base_url.host)
+        && there != aws.region
+    {
+        let message =
+            format!("{} is in another region than `{}`: it refuses every signature", base_url.host, aws.region);
+        refused(&path.key("awsSigV4").key("region"), message, format!("`{there}`"));
+    }
+}
+
+/// The region in the name of an AWS endpoint: `bedrock-runtime.eu-central-1.amazonaws.com`, or one of a VPC.
+fn aws_region(host: &str) -> Option<&str> {
+    const DOMAINS: [&str; 3] = [".amazonaws.com", ".amazonaws.com.cn", ".api.aws"];
+    let name = DOMAINS.iter().find_map(|domain| host.strip_suffix(domain))?;
+    name.rsplit('.').find(|label| {
+        let mut parts = label.rsplit('-');
+        let number = parts.next().is_some_and(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
+        let words: Vec<&str> = parts.collect();
+        let word = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_lowercase());
+        number && words.len() >= 2 && words.iter().all(word)
     })
 }
 

@@ -15,71 +15,31 @@ struct Idle {
     kind: &'static str,
     /// Below `spec`.
     path: &'static [&'static str],
-    /// Only with this value; empty: whatever the value.
-    value: &'static str,
-    /// Only where the `type` of the resource is this; empty: whatever the type.
-    of_type: &'static str,
-    outcome: Outcome,
-}
-
-/// What comes of a field that does nothing.
-enum Outcome {
-    /// The rest of the resource works as it would without the field.
-    Instead(&'static str),
-    /// The whole provider is out of use.
-    NeverReached {
-        /// What is not spoken, as it is written.
-        unspoken: &'static str,
-        /// What to write in its place.
-        advice: &'static str,
-    },
-}
-
-const fn idle(kind: &'static str, path: &'static [&'static str], instead: &'static str) -> Idle {
-    Idle { kind, path, value: "", of_type: "", outcome: Outcome::Instead(instead) }
-}
-
-const fn never_reached(
-    path: &'static [&'static str],
-    of_type: &'static str,
-    unspoken: &'static str,
-    advice: &'static str,
-) -> Idle {
-    Idle { kind: "InferenceProvider", path, value: "", of_type, outcome: Outcome::NeverReached { unspoken, advice } }
+    /// How the resource works with it.
+    instead: &'static str,
 }
 
 /// Has an effect where there are pods.
 const SELECTOR: &[&str] = &["selector"];
 
-const TABLE: [Idle; 3] = [
-    never_reached(
-        &["auth", "awsSigV4"],
-        "OpenAI",
-        "awsSigV4 with type: OpenAI",
-        "use `type: Bedrock`, or `bearer` with an API key of the provider",
-    ),
-    idle("InferenceWorkerSet", SELECTOR, "there is no cluster to find pods in: the set has no endpoints"),
+const TABLE: [Idle; 2] = [
     Idle {
-        kind: "InferenceClassifier",
-        path: &["http", "url"],
-        value: "https:",
-        of_type: "",
-        outcome: Outcome::Instead(
-            "the service is never asked, and what `onError` says is done; use `http://127.0.0.1:PORT/...` with a TLS forwarder",
-        ),
+        kind: "InferenceWorkerSet",
+        path: &["auth", "awsSigV4"],
+        instead: "only requests to providers are signed, and the set's go without a credential; use `bearer` or `apiKeyHeader`",
+    },
+    Idle {
+        kind: "InferenceWorkerSet",
+        path: SELECTOR,
+        instead: "there is no cluster to find pods in: the set has no endpoints",
     },
 ];
 
 pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagnostic>) {
     for c in checked {
         let kind = c.document.kind().as_str();
-        let written = c.raw.root.field("spec").and_then(|spec| spec.field("type")).and_then(|node| node.text());
         let in_cluster = origin == Origin::Cluster;
-        let concerned = |row: &&Idle| {
-            row.kind == kind
-                && (row.of_type.is_empty() || written == Some(row.of_type))
-                && !(in_cluster && row.path == SELECTOR)
-        };
+        let concerned = |row: &&Idle| row.kind == kind && !(in_cluster && row.path == SELECTOR);
         for row in TABLE.iter().filter(concerned) {
             let mut node = c.raw.root.field("spec");
             let mut path = Path::spec();
@@ -87,9 +47,8 @@ pub(super) fn warn(checked: &[Checked], origin: Origin, findings: &mut Vec<Diagn
                 node = node.and_then(|node| node.field(key));
                 path = path.key(key);
             }
-            let Some(node) = node else { continue };
-            if row.value.is_empty() || node.text().is_some_and(|text| text.starts_with(row.value)) {
-                findings.push(c.finding(Code::NoEffect, &path, row.message(&c.id.name, node.text())));
+            if node.is_some() {
+                findings.push(c.finding(Code::NoEffect, &path, row.message()));
             }
         }
     }
@@ -117,18 +76,7 @@ pub(super) fn idle_priorities(snapshot: &Snapshot, checked: &[Checked], findings
 }
 
 impl Idle {
-    /// What is told of the field of a resource called `name`, where it has the value `written`.
-    fn message(&self, name: &str, written: Option<&str>) -> String {
-        match &self.outcome {
-            Outcome::NeverReached { unspoken, advice } => format!(
-                "`{unspoken}` is not spoken yet: `{name}` is never ready and never receives a request; {advice}"
-            ),
-            Outcome::Instead(instead) => {
-                let field = self.path.join(".");
-                let value = if self.value.is_empty() { None } else { written };
-                let value = value.map(|value| format!(": {value}")).unwrap_or_default();
-                format!("`{field}{value}` has no effect in this version: {instead}")
-            }
-        }
+    fn message(&self) -> String {
+        format!("`{}` has no effect in this version: {}", self.path.join("."), self.instead)
     }
 }

@@ -80,7 +80,7 @@ fn signed(line: &Unsigned) -> Result<Value, CredentialError> {
         path: &line.path,
         query: &line.query,
         headers: &headers,
-        body: line.body.as_bytes(),
+        body: &[line.body.as_bytes()],
     };
     let signature = Signer::new(credentials, &line.region, &line.service).sign(&request, line.time_unix_s);
     let headers: serde_json::Map<String, Value> =

@@ -111,13 +111,14 @@ pub struct Request<'a> {
     /// `host` and what else is sent and must not change: for Bedrock `content-type`. Those that proxies change are left out
     /// of the signature; a date, a token or an authorization among them is passed over.
     pub headers: &'a [(&'a str, &'a str)],
-    /// All of it.
-    pub body: &'a [u8],
+    /// All of it, in the pieces it is sent from.
+    pub body: &'a [&'a [u8]],
 }
 
 impl fmt::Debug for Request<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Request({} {}, {} bytes)", self.method, self.path, self.body.len())
+        let body_bytes: usize = self.body.iter().map(|piece| piece.len()).sum();
+        write!(formatter, "Request({} {}, {body_bytes} bytes)", self.method, self.path)
     }
 }
 
@@ -226,7 +227,9 @@ fn canonical_request(request: &Request<'_>, headers: &[(String, String)], names:
         text.extend([name, ":", value, "\n"]);
     }
     text.extend(["\n", names, "\n"]);
-    text.push_str(&hex(digest::digest(&digest::SHA256, request.body).as_ref()));
+    let mut body = digest::Context::new(&digest::SHA256);
+    request.body.iter().for_each(|piece| body.update(piece));
+    text.push_str(&hex(body.finish().as_ref()));
     text
 }
 

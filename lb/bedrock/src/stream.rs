@@ -123,6 +123,12 @@ impl ChatStream {
         self.chat.end == End::Done
     }
 
+    /// Bytes held of an event that has not come to its end.
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        self.frames.held_bytes()
+    }
+
     /// Tokens, once Bedrock has told them.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {

@@ -6,8 +6,7 @@ pub mod door;
 
 use std::rc::Rc;
 
-pub(crate) use self::budget::BodyMemory;
-use self::budget::Budget;
+pub(crate) use self::budget::{BodyMemory, Budget};
 pub(crate) use self::coding::{ACCEPTED as CODINGS_ACCEPTED, Broken};
 use self::coding::{Coding, Decoder, Named, Step, ZSTD_WINDOW_BYTES_MAX};
 use crate::conn::{Client, Fault};
@@ -48,6 +47,22 @@ impl Message {
     /// The body.
     pub(crate) fn body(&self) -> &[u8] {
         self.bytes.get(self.body_start..self.body_end).unwrap_or_default()
+    }
+
+    /// Memory taken for it, and for what was made of it.
+    pub(crate) fn held_bytes(&self) -> usize {
+        self.budget.bytes()
+    }
+
+    /// Takes memory until it has so many bytes, waiting for a while when there is none; or gives back what it has above.
+    pub(crate) async fn hold(&mut self, bytes: usize) -> Result<(), Refused> {
+        self.budget.shrink_to(bytes);
+        self.budget.grow(bytes - self.budget.bytes()).await
+    }
+
+    /// Gives back what it has above so many bytes.
+    pub(crate) fn let_go(&mut self, bytes: usize) {
+        self.budget.shrink_to(bytes);
     }
 
     /// What was received after the body. Holds no memory where there is nothing, as mostly.

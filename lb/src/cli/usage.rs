@@ -1,7 +1,7 @@
 //! `kinfctl usage`: requests, tokens, costs and times to first token of an access log, and how much of it overflowed.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
@@ -17,7 +17,11 @@ const GROUPS_MAX: usize = 10_000;
 #[derive(Debug, Args)]
 pub(super) struct Usage {
     /// The access log; - is stdin
-    log: PathBuf,
+    #[arg(required_unless_present = "named", conflicts_with = "named")]
+    log: Option<PathBuf>,
+    /// The same, by name
+    #[arg(long = "log", value_name = "FILE")]
+    named: Option<PathBuf>,
     /// What is told apart; may be given several times
     #[arg(long, value_enum, default_values_t = [By::Tenant, By::Model])]
     by: Vec<By>,
@@ -136,7 +140,9 @@ impl Usage {
     /// Adds up and shows.
     pub(super) fn run(&self) -> ExitCode {
         let mut groups: BTreeMap<Vec<String>, Sums> = BTreeMap::new();
-        let read = each_line(&self.log, &mut |_, line| {
+        // The command line has one of the two.
+        let log = self.named.as_ref().or(self.log.as_ref()).map_or(Path::new("-"), PathBuf::as_path);
+        let read = each_line(log, &mut |_, line| {
             // What is no line of the log (another program's output) says nothing of usage.
             if let Ok(line) = serde_json::from_slice::<Value>(line)
                 && line.get("request_id").is_some()

@@ -10,17 +10,19 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use config::snapshot::ResourceId;
+use config::snapshot::{ResourceId, Tls};
 use hyper::body::Bytes;
 use serde::Deserialize;
 use tokio::net::lookup_host;
+use tokio::sync::OnceCell;
 use tokio::time::{Instant, timeout_at};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
-use super::fetch::{Fetcher, Origin};
+use super::fetch::{Fetcher, Origin, Proof};
 use super::journal;
 use crate::mailbox::{ShardHandle, ToShard};
 use crate::tags::remote::{Question, Service};
+use crate::tls::Verifier;
 
 /// Longest answer of a service, in bytes.
 const ANSWER_BYTES_MAX: usize = 64 << 10;
@@ -39,6 +41,8 @@ struct Running {
     in_flight: AtomicU32,
     idle: Mutex<Vec<Fetcher>>,
     kept: Mutex<Kept>,
+    /// Read with the first connection.
+    verifier: OnceCell<Verifier>,
 }
 
 /// Answers that are kept, the oldest first.
@@ -109,7 +113,20 @@ impl Services {
 impl Running {
     fn new(service: Arc<Service>) -> Self {
         let seed = RandomState::new().build_hasher().finish();
-        Self { service, seed, in_flight: AtomicU32::new(0), idle: Mutex::default(), kept: Mutex::default() }
+        let (in_flight, idle, kept) = (AtomicU32::new(0), Mutex::default(), Mutex::default());
+        Self { service, seed, in_flight, idle, kept, verifier: OnceCell::new() }
+    }
+
+    /// Who it must prove to be, where its address is `https://`. The system's authorities are read once: those of today are
+    /// believed for as long as the classifier stays as it is.
+    async fn proof(&self) -> std::io::Result<Option<Proof>> {
+        match self.service.url.tls {
+            Tls::No => Ok(None),
+            Tls::Yes => {
+                let verifier = self.verifier.get_or_try_init(Verifier::of_system).await?.clone();
+                Ok(Some(Proof { verifier, name: self.service.url.host.clone() }))
+            }
+        }
     }
 
     async fn ask(&self, body: Bytes) -> Result<Box<[u16]>, String> {
@@ -125,7 +142,11 @@ impl Running {
                     .map_err(|error| error.to_string())?;
                 let address = found.next().ok_or("its name has no address")?;
                 let host = format!("{}:{}", service.url.host, service.url.port);
-                Fetcher::new(Origin { address, host, credential: None })
+                let proof = timeout_at(deadline, self.proof())
+                    .await
+                    .map_err(|_| String::from("the system's authorities were not read in time"))?
+                    .map_err(|error| error.to_string())?;
+                Fetcher::new(Origin { address, host, credential: None, proof })
             }
         };
         let path = if service.url.path_prefix.is_empty() { "/" } else { service.url.path_prefix.as_str() };

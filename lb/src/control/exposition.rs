@@ -372,7 +372,7 @@ impl Page {
     fn requests(&self, out: &mut Writer<'_>) -> fmt::Result {
         let m = &self.totals;
         out.gauge("kinference_requests_open", "Requests being worked on", m.exchanges_open)?;
-        out.gauge("kinference_request_bodies_bytes", "Memory taken for request bodies", m.body_bytes)?;
+        out.gauge("kinference_request_bodies_bytes", "Memory taken for request bodies, and for what is made of them and of answers at providers that speak another API", m.body_bytes)?;
         out.counter("kinference_request_bodies_waits", "Request bodies that waited for memory", m.body_waits)?;
         let mut series: Vec<_> = m.series.iter().collect();
         series.sort_unstable_by_key(|(labels, _)| *labels);

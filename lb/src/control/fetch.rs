@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::plan::CredentialHeader;
+use crate::tls::Verifier;
 
 /// Longest answer that is read, in bytes: the metrics of an engine are 70 kB, of one with many adapters some more.
 const ANSWER_BYTES_MAX: usize = 4 << 20;
@@ -31,6 +32,17 @@ pub(crate) struct Origin {
     pub host: String,
     /// The header that says who is asking.
     pub credential: Option<CredentialHeader>,
+    /// Who it must prove to be; `None` for a connection that is not encrypted.
+    pub proof: Option<Proof>,
+}
+
+/// Who a server must prove to be, and to whom.
+#[derive(Debug, Clone)]
+pub(crate) struct Proof {
+    /// Whom it must convince.
+    pub verifier: Verifier,
+    /// The name its certificate must be good for.
+    pub name: String,
 }
 
 /// An answer, whole.
@@ -156,13 +168,27 @@ impl Fetcher {
         let connect = timeout(CONNECT_WITHIN, TcpStream::connect(self.origin.address));
         let stream = connect.await.map_err(|_| failed(&"nobody answers"))?.map_err(|e| failed(&e))?;
         stream.set_nodelay(true).map_err(|e| failed(&e))?;
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
-        // Ends by itself when the sender is dropped or the other side closes.
-        tokio::spawn(async move {
-            let _ = connection.await;
-        });
-        Ok(sender)
+        match &self.origin.proof {
+            None => speak(stream).await,
+            Some(Proof { verifier, name }) => {
+                speak(verifier.encrypt(stream, name).await.map_err(|e| failed(&e))?).await
+            }
+        }
     }
+}
+
+/// Begins to speak HTTP on a connection.
+async fn speak<S>(stream: S) -> Result<SendRequest<Full<Bytes>>, FetchError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let (sender, connection) =
+        handshake(TokioIo::new(stream)).await.map_err(|error| FetchError::Connect(error.to_string()))?;
+    // Ends by itself when the sender is dropped or the other side closes.
+    tokio::spawn(async move {
+        let _ = connection.await;
+    });
+    Ok(sender)
 }
 
 /// GETs `path` on a connection that is used for nothing else.
@@ -174,11 +200,7 @@ where
     let request = Request::builder().method(Method::GET).uri(path).header(HOST, host);
     let request = request.header(USER_AGENT, "kinference").header(ACCEPT, "application/json");
     let request = request.body(Full::<Bytes>::default()).map_err(|error| FetchError::Unaskable(error.to_string()))?;
-    let (mut sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|e| broken(&e))?;
-    // Ends by itself when the sender is dropped or the other side closes.
-    tokio::spawn(async move {
-        let _ = connection.await;
-    });
+    let mut sender = speak(stream).await?;
     let response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     let status = response.status().as_u16();
     let body = Limited::new(response.into_body(), ANSWER_BYTES_MAX).collect().await.map_err(|e| broken(&e))?;
@@ -192,7 +214,7 @@ pub(crate) fn fetch(url: &str, path: &str, within: Duration) -> Result<Answer, F
     let mut addresses = (server.host.as_str(), server.port).to_socket_addrs().map_err(failed)?;
     let address = addresses.next().ok_or_else(|| FetchError::Connect(String::from("the name has no address")))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let origin = Origin { address, host: server.to_string(), credential: None };
+    let origin = Origin { address, host: server.to_string(), credential: None, proof: None };
     runtime.block_on(Fetcher::new(origin).get(path, within))
 }
 
@@ -204,7 +226,7 @@ mod tests {
 
     fn fetcher(address: SocketAddr) -> Fetcher {
         let credential = CredentialHeader { name: "authorization".into(), value: config::Secret::new("Bearer s3cret") };
-        Fetcher::new(Origin { address, host: address.to_string(), credential: Some(credential) })
+        Fetcher::new(Origin { address, host: address.to_string(), credential: Some(credential), proof: None })
     }
 
     async fn read_head(stream: &mut TcpStream) -> String {

@@ -143,7 +143,7 @@ async fn question(server: &StaticEndpoint) -> Result<Vec<Listed>, String> {
         found.map_err(|_| String::from("its name does not resolve in time"))?.map_err(|error| error.to_string())?;
     let all: Vec<_> = found.collect();
     let address = all.iter().find(|address| address.is_ipv4()).or(all.first()).ok_or("its name has no address")?;
-    let origin = Origin { address: *address, host: server.to_string(), credential: None };
+    let origin = Origin { address: *address, host: server.to_string(), credential: None, proof: None };
     let answer = Fetcher::new(origin).get("/v1/models", WITHIN).await.map_err(|error| error.to_string())?;
     if answer.status == 200 {
         models::list(&answer.body)

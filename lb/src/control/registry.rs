@@ -196,7 +196,7 @@ fn same_terms(a: &EndpointSpec, b: &EndpointSpec) -> bool {
         && a.model == b.model
         && (a.address, &a.other_addresses) == (b.address, &b.other_addresses)
         && a.tls == b.tls
-        && a.dialect == b.dialect
+        && (a.dialect, &a.signer) == (b.dialect, &b.signer)
         && a.in_flight_max == b.in_flight_max
         && a.metered.as_ref().map(|metered| metered.limits) == b.metered.as_ref().map(|metered| metered.limits)
         && a.timeouts == b.timeouts
@@ -297,6 +297,7 @@ fn of_worker_set(set: &WorkerSet, addresses: &Addresses, pods: &[PodEndpoint]) -
             host_header: place.host_header,
             path_prefix: String::new(),
             credential: credential.clone(),
+            signer: None,
             model: model.to_owned(),
             kind: identity.kind.clone(),
             in_flight_max: set.limits.in_flight_per_endpoint_max,
@@ -325,8 +326,10 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         },
     };
     let (credential, missing) = credential_header(provider.auth.as_ref());
-    let (dialect, unsigned) = dialect(provider);
-    let unsupported = provider.never_reached();
+    let (signer, unsigned) = match signer(provider.auth.as_ref()).transpose() {
+        Ok(signer) => (signer, None),
+        Err(why) => (None, Some(why)),
+    };
     let authority = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
     let port_default = match url.tls {
         Tls::Yes => 443,
@@ -345,13 +348,17 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
         incarnation: 0,
         name: provider.id.name.clone(),
         backend: policy::Backend::External,
-        dialect,
+        dialect: match provider.api {
+            ProviderApi::OpenAi => Dialect::OpenAi,
+            ProviderApi::Bedrock => Dialect::Bedrock,
+        },
         address: SocketAddr::new(ip, url.port),
         other_addresses: others.collect(),
         tls,
         host_header: if url.port == port_default { authority } else { format!("{authority}:{}", url.port) },
         path_prefix: url.path_prefix.clone(),
         credential,
+        signer,
         model: provider.id.to_string(),
         kind: identity.kind.clone(),
         in_flight_max: provider.limits.in_flight_max,
@@ -362,7 +369,7 @@ fn of_provider(provider: &Provider, in_use: Option<IpAddr>, addresses: &Addresse
             idle: Some(provider.timeouts.idle),
             total: provider.timeouts.total,
         },
-        unusable: unsupported.map(String::from).or(missing).or(unsigned).or(untrusting),
+        unusable: missing.or(unsigned).or(untrusting),
         withheld: None,
     };
     Some(Wanted { identity, spec })
@@ -385,38 +392,24 @@ fn credential_header(auth: Option<&Auth>) -> (Option<CredentialHeader>, Option<S
     }
 }
 
-/// What a provider speaks, and why it cannot be spoken with although it is known.
-fn dialect(provider: &Provider) -> (Dialect, Option<String>) {
-    match (provider.api, &provider.auth) {
-        (ProviderApi::OpenAi, _) => (Dialect::OpenAi, None),
-        (ProviderApi::Bedrock, None | Some(Auth::Bearer(_) | Auth::ApiKeyHeader { .. })) => {
-            (Dialect::Bedrock { signer: None }, None)
+/// What signs requests where the credential is one to sign with; or why it cannot be used.
+fn signer(auth: Option<&Auth>) -> Option<Result<Signer, String>> {
+    let (region, service, id, key, token) = match auth? {
+        Auth::AwsSigV4 { region, service, access_key_id, secret_access_key, session_token } => {
+            (region, service, access_key_id, secret_access_key, session_token)
         }
-        (
-            ProviderApi::Bedrock,
-            Some(Auth::AwsSigV4 { region, service, access_key_id, secret_access_key, session_token }),
-        ) => match signer(region, service, access_key_id, secret_access_key, session_token.as_ref()) {
-            Ok(signer) => (Dialect::Bedrock { signer: Some(signer) }, None),
-            Err(why) => (Dialect::Bedrock { signer: None }, Some(why)),
-        },
-    }
-}
-
-fn signer(
-    region: &str,
-    service: &str,
-    access_key_id: &Credential,
-    secret_access_key: &Credential,
-    session_token: Option<&Credential>,
-) -> Result<Signer, String> {
+        Auth::Bearer(_) | Auth::ApiKeyHeader { .. } => return None,
+    };
     let value = |credential: &Credential| match &credential.value {
         Ok(secret) => Ok(secret.clone()),
         Err(why) => Err(format!("the credential is missing: {why}")),
     };
-    let token = session_token.map(value).transpose()?;
-    let (id, key) = (value(access_key_id)?, value(secret_access_key)?);
-    let credentials = Credentials::new(id.expose(), key.expose(), token.as_ref().map(Secret::expose));
-    Ok(Signer::new(credentials.map_err(|error| error.to_string())?, region, service))
+    let credentials = || {
+        let (id, key, token) = (value(id)?, value(key)?, token.as_ref().map(value).transpose()?);
+        Credentials::new(id.expose(), key.expose(), token.as_ref().map(Secret::expose))
+            .map_err(|error| error.to_string())
+    };
+    Some(credentials().map(|credentials| Signer::new(credentials, region, service)))
 }
 
 /// Whether both are sent as the same header.
@@ -575,12 +568,12 @@ mod tests {
     fn what_is_used_of_a_limit_outlives_a_change_of_it() {
         let mut registry = Registry::default();
         let limits = |requests| RateLimits { requests_per_minute: Some(requests), ..RateLimits::default() };
+        let sent =
+            |spec: &EndpointSpec| spec.metered.as_ref().unwrap().admit(0, 0).map(|mut permit| permit.settle(0)).is_ok();
         let spec = hosted(&mut registry, limits(1), &["10.0.0.1"]).unwrap();
-        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
-        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
+        assert_eq!([sent(&spec), sent(&spec)], [true, false]);
         let spec = hosted(&mut registry, limits(2), &["10.0.0.1"]).unwrap();
-        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_ok());
-        assert!(spec.metered.as_ref().unwrap().admit(0, 0).is_err());
+        assert_eq!([sent(&spec), sent(&spec)], [true, false]);
     }
 
     #[test]

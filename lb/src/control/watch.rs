@@ -102,8 +102,12 @@ impl Watch {
     pub(crate) fn start(spec: &Arc<EndpointSpec>, orders: Option<Orders>, outlets: &Outlets) -> Self {
         let (failures, failed) = mpsc::channel(FAILURES_MAX);
         let reporter = Reporter { spec: spec.clone(), sightings: outlets.sightings.clone() };
-        let origin =
-            Origin { address: spec.address, host: spec.host_header.clone(), credential: spec.credential.clone() };
+        let origin = Origin {
+            address: spec.address,
+            host: spec.host_header.clone(),
+            credential: spec.credential.clone(),
+            proof: None,
+        };
         let succeeded = Arc::new(Succeeded::default());
         let kv_events = orders.as_ref().and_then(|orders| orders.kv_events.as_ref());
         let listening = kv_events.map(|orders| Listening::start(spec, orders, &outlets.inbound, &outlets.kv));
@@ -345,6 +349,7 @@ mod tests {
             host_header: address.to_string(),
             path_prefix: String::new(),
             credential: None,
+            signer: None,
             model: String::new(),
             kind: String::new(),
             in_flight_max: None,

@@ -24,6 +24,7 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
                 Ok(_) => {}
                 Err(cut) => return self.cut_off(cut).await,
             }
+            self.hold(body.len());
             if self.source.is_done() {
                 return self.send_document(body).await;
             }

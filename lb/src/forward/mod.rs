@@ -16,8 +16,9 @@ use std::time::Duration;
 
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
-pub(crate) use self::translated::collect;
 use self::translated::{Events, Translated, push_translated_head_lines};
+pub(crate) use self::translated::{beginning, collect};
+use crate::body::Budget;
 use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
 use crate::http1::rewrite::{push_decimal, push_header, response_headers};
@@ -147,11 +148,14 @@ pub(crate) async fn forward(
     let mut source = Source::new(head.framing);
     let (kind, translated) = match translation.take() {
         None => (content_kind(head, &received), None),
-        Some(Translation::Whole(shown)) => (Kind::Document, Some(Translated::Whole(shown))),
+        Some(Translation::Whole(shown)) => {
+            (Kind::Document, Some(Translated::Whole(shown, Budget::new(&shard.body_memory))))
+        }
         Some(Translation::Streamed(stream)) => {
             // What is read from now on are the events made of it.
             let raw = std::mem::replace(&mut source, Source::UntilClose);
-            (Kind::Events, Some(Translated::Events(Box::new(Events { raw, stream }))))
+            let held = Budget::new(&shard.body_memory);
+            (Kind::Events, Some(Translated::Events(Box::new(Events { raw, stream, held, broken: None }))))
         }
     };
     client.out.clear();

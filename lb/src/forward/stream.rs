@@ -48,7 +48,11 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
             }
             begun = true;
             if done {
-                return if self.observer.saw_error() { End::ErrorEvent } else { End::Complete };
+                return match self.broken_off() {
+                    Some(cut) => End::Truncated(cut),
+                    None if self.observer.saw_error() => End::ErrorEvent,
+                    None => End::Complete,
+                };
             }
             let buf = self.next_buffer();
             received = match self.receive_pinging(buf).await {

@@ -125,6 +125,12 @@ impl Buf {
     }
 }
 
+impl From<Vec<u8>> for Buf {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self { bytes }
+    }
+}
+
 impl Deref for Buf {
     type Target = [u8];
 

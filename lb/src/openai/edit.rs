@@ -73,15 +73,20 @@ impl Edits {
         if self.splices.is_empty() {
             return Cow::Borrowed(body);
         }
-        let mut edited = Vec::with_capacity(self.body_bytes(body.len()));
+        Cow::Owned(self.pieces(body).concat())
+    }
+
+    /// The edited body in the pieces it is sent in.
+    pub(crate) fn pieces<'a>(&'a self, body: &'a [u8]) -> Vec<&'a [u8]> {
+        let mut pieces = Vec::with_capacity(2 * self.splices.len() + 1);
         let mut from = 0;
         for splice in &self.splices {
-            edited.extend_from_slice(&body[from..splice.at.start]);
-            edited.extend_from_slice(&splice.with);
+            pieces.push(&body[from..splice.at.start]);
+            pieces.push(&splice.with);
             from = splice.at.end;
         }
-        edited.extend_from_slice(&body[from..]);
-        Cow::Owned(edited)
+        pieces.push(&body[from..]);
+        pieces
     }
 
     /// Appends the edited body, which stands at `body` in the data of `out`.

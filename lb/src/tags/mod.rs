@@ -100,12 +100,14 @@ impl Tagger {
         let sources = Sources::of(api, request, body);
         let tags = turns::tags(scanner, &sources, pace).await;
         let mut tags: Vec<&str> = tags.into_iter().filter_map(|tag| scanner.tag_name(tag)).collect();
-        for service in services {
-            let given = match pace {
-                // A command asks no service.
-                Pace::AtOnce => None,
-                Pace::Turns(shard) => service.ask(&sources, shard).await,
-            };
+        let answers = match pace {
+            // A command asks no service.
+            Pace::AtOnce => vec![None; services.len()],
+            // Nor does a prompt with no service pay for a list of them.
+            Pace::Turns(_) if services.is_empty() => Vec::new(),
+            Pace::Turns(shard) => remote::all(services.iter().map(|service| service.ask(&sources, shard))).await,
+        };
+        for (service, given) in services.iter().zip(answers) {
             match given {
                 Some(places) => {
                     tags.extend(places.iter().filter_map(|at| service.tags.get(usize::from(*at)).map(String::as_str)));

@@ -1,9 +1,11 @@
 //! Classifiers that are asked over HTTP: what a data thread sends to the control thread, and how it waits.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use config::snapshot::{BaseUrl, Classifier, ClassifierKind, OnError, ResourceId, Tls};
+use config::snapshot::{BaseUrl, Classifier, ClassifierKind, OnError, ResourceId};
 use predictor::classify::{Scope, Scopes};
 
 use super::scope_of;
@@ -76,7 +78,7 @@ impl Service {
 
     /// Asks about `sources`. The tags come by their places; `None` when there is no answer.
     pub(super) async fn ask(self: &Arc<Self>, sources: &Sources<'_>, shard: &Shard) -> Option<Box<[u16]>> {
-        if self.url.tls == Tls::Yes || sources.shape.unscannable {
+        if sources.shape.unscannable {
             return None;
         }
         let body = self.body(sources)?;
@@ -106,6 +108,24 @@ impl Service {
         body.extend(b"]}");
         Some(body)
     }
+}
+
+/// What services give that are asked at once: a prompt waits as long as the slowest takes.
+pub(super) async fn all<T>(asked: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut asked: Vec<_> = asked.map(Box::pin).collect();
+    let mut given: Vec<Option<T>> = asked.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        let mut waits = false;
+        for (asked, given) in asked.iter_mut().zip(&mut given).filter(|(_, given)| given.is_none()) {
+            match asked.as_mut().poll(context) {
+                Poll::Ready(answer) => *given = Some(answer),
+                Poll::Pending => waits = true,
+            }
+        }
+        if waits { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    given.into_iter().flatten().collect()
 }
 
 const fn role(scope: Scope) -> &'static str {

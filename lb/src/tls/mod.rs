@@ -17,6 +17,6 @@ mod validity;
 
 pub(crate) use certificate::{Acceptor, Certificate, Identity};
 pub(crate) use connector::{Connector, TlsFault};
-pub(crate) use outward::verified_stream;
+pub(crate) use outward::{Verifier, verified_stream};
 pub(crate) use session::{Sent, TlsConn};
 pub(crate) use transport::{Established, NotEstablished, Transport};

@@ -10,12 +10,29 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Encrypts a connection to `host`, and fails where it is not that host. The system's authorities are read anew each time: there are few
-/// such connections, and authorities change.
+/// The system's authorities as they were when it was made, and the sessions since then.
+#[derive(Debug, Clone)]
+pub(crate) struct Verifier {
+    config: Arc<ClientConfig>,
+}
+
+impl Verifier {
+    /// Reads the system's authorities: some milliseconds.
+    pub(crate) async fn of_system() -> io::Result<Self> {
+        let config = tokio::task::spawn_blocking(client_config).await.map_err(io::Error::other)??;
+        Ok(Self { config: Arc::new(config) })
+    }
+
+    /// Encrypts a connection to `host`, and fails where it is not that host.
+    pub(crate) async fn encrypt(&self, stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
+        let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        TlsConnector::from(self.config.clone()).connect(name, stream).await
+    }
+}
+
+/// The same for one connection. The system's authorities are read anew: there are few such connections, and authorities change.
 pub(crate) async fn verified_stream(stream: TcpStream, host: &str) -> io::Result<TlsStream<TcpStream>> {
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    let config = tokio::task::spawn_blocking(client_config).await.map_err(io::Error::other)??;
-    TlsConnector::from(Arc::new(config)).connect(name, stream).await
+    Verifier::of_system().await?.encrypt(stream, host).await
 }
 
 fn client_config() -> io::Result<ClientConfig> {

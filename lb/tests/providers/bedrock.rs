@@ -1,12 +1,12 @@
 //! Providers of type Bedrock: what they are sent, and what clients get of what they say. The answers are the golden ones of the
 //! crate that translates.
 
-use bedrock::sigv4::{Credentials, Request, Signer};
 use serde_json::{Value, json};
 
 use crate::hosted::{HOST, hosted, provider, provider_at, providers_only, setup, trusted};
 use crate::pki::{Authority, Leaf};
-use crate::server::{Manner, Seen, Server};
+use crate::server::{Manner, Server};
+use crate::signature::{self, expect_signed};
 use crate::support::engines::ALIAS;
 use crate::support::scripted::document;
 use crate::support::{Answer, Driver, Gateway, Setup, chat, model_requests, post, stream};
@@ -16,29 +16,30 @@ on_both_drivers![
     an_api_key_of_bedrock_is_sent_as_a_bearer,
     streams_become_openais_however_they_are_cut,
     usage_that_nobody_asked_for_is_counted_and_not_shown,
+    a_stream_that_begins_with_an_error_is_none_yet,
     what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere,
     what_converse_does_not_have_goes_to_a_provider_that_has_it,
     without_its_keys_it_is_never_asked,
 ];
 
-const MODEL: &str = "anthropic.claude-3-5-sonnet-20240620-v1:0";
-const ANSWERS: &str = include_str!("../../bedrock/tests/golden/answers.jsonl");
-const STREAMS: &str = include_str!("../../bedrock/tests/golden/streams.jsonl");
+pub(crate) const MODEL: &str = "anthropic.claude-3-5-sonnet-20240620-v1:0";
+pub(crate) const ANSWERS: &str = include_str!("../../bedrock/tests/golden/answers.jsonl");
+pub(crate) const STREAMS: &str = include_str!("../../bedrock/tests/golden/streams.jsonl");
 
-const KEYS: &str = "  auth: { awsSigV4: { region: eu-central-1, accessKeyId: { fromEnv: AWS_ID }, secretAccessKey: { fromEnv: AWS_KEY }, \
+pub(crate) const KEYS: &str = "  auth: { awsSigV4: { region: eu-central-1, accessKeyId: { fromEnv: AWS_ID }, secretAccessKey: { fromEnv: AWS_KEY }, \
                     sessionToken: { fromEnv: AWS_SESSION } } }\n";
 
 /// A provider of type Bedrock.
-fn bedrock_provider(name: &str, port: u16, auth: &str) -> String {
+pub(crate) fn bedrock_provider(name: &str, port: u16, auth: &str) -> String {
     let yaml = provider_at(name, &format!("https://{HOST}:{port}"), auth);
     yaml.replace("type: OpenAI", "type: Bedrock")
         .replace("upstreamName: org/tiny-1", &format!("upstreamName: \"{MODEL}\""))
 }
 
-fn with_keys(resources: String, authority: &Authority) -> Setup {
+pub(crate) fn with_keys(resources: String, authority: &Authority) -> Setup {
     let mut setup = setup(resources, authority);
     for (name, value) in
-        [("AWS_ID", "AKIDEXAMPLE"), ("AWS_KEY", "wJalrXUtnFEMI/EXAMPLEKEY"), ("AWS_SESSION", "session/+=")]
+        [("AWS_ID", signature::KEY_ID), ("AWS_KEY", signature::SECRET_KEY), ("AWS_SESSION", signature::SESSION_TOKEN)]
     {
         setup.environment.push((name.to_owned(), value.to_owned()));
     }
@@ -46,12 +47,12 @@ fn with_keys(resources: String, authority: &Authority) -> Setup {
 }
 
 /// A gateway in front of Bedrock, whose every answer this is, and perhaps another provider.
-fn start(driver: Driver, answer: Vec<u8>, second: Option<u16>) -> (Gateway, Server) {
+pub(crate) fn start(driver: Driver, answer: Vec<u8>, second: Option<u16>) -> (Gateway, Server) {
     let (authority, leaf): (Authority, Leaf) = trusted();
     start_trusting(driver, answer, second, &authority, &leaf)
 }
 
-fn start_trusting(
+pub(crate) fn start_trusting(
     driver: Driver,
     answer: Vec<u8>,
     second: Option<u16>,
@@ -69,18 +70,18 @@ fn start_trusting(
     (gateway, server)
 }
 
-fn golden(lines: &str, name: &str) -> Value {
+pub(crate) fn golden(lines: &str, name: &str) -> Value {
     let mut lines = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     lines.find(|line| line["name"] == name).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn frames(line: &Value) -> Vec<u8> {
+pub(crate) fn frames(line: &Value) -> Vec<u8> {
     let hex = line["hex"].as_str().unwrap();
     (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
 /// An answer of frames in HTTP chunks of so many bytes.
-fn event_stream(frames: &[u8], chunk_bytes: usize) -> Vec<u8> {
+pub(crate) fn event_stream(frames: &[u8], chunk_bytes: usize) -> Vec<u8> {
     let mut answer =
         b"HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\nTransfer-Encoding: chunked\r\n\
                        x-amzn-RequestId: theirs\r\n\r\n"
@@ -94,33 +95,8 @@ fn event_stream(frames: &[u8], chunk_bytes: usize) -> Vec<u8> {
     answer
 }
 
-fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
-}
-
-/// The request is signed as AWS would have it: the signer, told the time that stands in the request, says the same.
-fn expect_signed(seen: &Seen) {
-    let (head, body) = (&seen.heads[0], &seen.bodies[0]);
-    let path = head.split(' ').nth(1).unwrap();
-    let date = header(head, "x-amz-date").unwrap();
-    let credentials = Credentials::new("AKIDEXAMPLE", "wJalrXUtnFEMI/EXAMPLEKEY", Some("session/+=")).unwrap();
-    let headers = [("host", header(head, "host").unwrap()), ("content-type", header(head, "content-type").unwrap())];
-    let request = Request { method: "POST", path, query: "", headers: &headers, body };
-    let signer = Signer::new(credentials, "eu-central-1", "bedrock");
-    let signed = signer.sign(&request, unix_s(date));
-    for (name, value) in signed.headers() {
-        assert_eq!(header(head, name), Some(value), "{name}");
-    }
-}
-
-/// Seconds since 1970 of `20261130T174500Z`.
-fn unix_s(date: &str) -> u64 {
-    let number = |range: std::ops::Range<usize>| date[range].parse::<i64>().unwrap();
-    let (year, month, day) = (number(0..4), number(4..6), number(6..8));
-    let shifted = if month <= 2 { year - 1 } else { year };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    let days = 365 * shifted + shifted / 4 - shifted / 100 + shifted / 400 + day_of_year - 719_468;
-    u64::try_from(days * 86_400 + number(9..11) * 3_600 + number(11..13) * 60 + number(13..15)).unwrap()
 }
 
 fn a_chat_goes_to_converse_signed_and_nothing_of_the_client_with_it(driver: Driver) {
@@ -142,7 +118,7 @@ fn a_chat_goes_to_converse_signed_and_nothing_of_the_client_with_it(driver: Driv
     let body: Value = serde_json::from_slice(&seen.bodies[0]).unwrap();
     assert_eq!(body["messages"], json!([{ "role": "user", "content": [{ "text": "Say hello." }] }]));
     assert_eq!(body["inferenceConfig"], json!({ "maxTokens": 7 }));
-    expect_signed(&seen);
+    assert_eq!(expect_signed(&seen, 0), "content-type;host;x-amz-date;x-amz-security-token");
     let log = gateway.log_of("one");
     assert_eq!(
         (&log["prompt_tokens"], &log["completion_tokens"], &log["outcome"]),
@@ -182,6 +158,15 @@ fn comparable(events: &str) -> Vec<Value> {
     .collect()
 }
 
+/// A stream ends once: with an error, or with `[DONE]`.
+pub(crate) fn expect_one_end(answer: &Answer) {
+    let events = answer.events();
+    let ends = events.iter().filter(|event| *event == "[DONE]" || event.starts_with(r#"{"error""#)).count();
+    assert_eq!(ends, 1, "{events:#?}");
+    let last = events.last().unwrap();
+    assert!(last == "[DONE]" || last.starts_with(r#"{"error""#), "{events:#?}");
+}
+
 fn streams_become_openais_however_they_are_cut(driver: Driver) {
     let body =
         stream(ALIAS, 7).replace("\"stream\":true", "\"stream\":true,\"stream_options\":{\"include_usage\":true}");
@@ -206,7 +191,28 @@ fn streams_become_openais_however_they_are_cut(driver: Driver) {
                 got.pop();
             }
             assert_eq!(got, want, "{name}");
+            expect_one_end(&answer);
         }
+        // What Bedrock says in place of the rest is an answer; what cannot be read is none.
+        let broken = code(&answer).as_deref() == Some("provider_bad_answer");
+        let outcome = match (failed, answer.status) {
+            (false, _) => "ok",
+            (true, 200) => {
+                if broken {
+                    "truncated"
+                } else {
+                    "error_event"
+                }
+            }
+            (true, 400) => "bad_request",
+            (true, _) => "upstream_error",
+        };
+        assert_eq!(gateway.log_of("it")["outcome"], outcome, "{name}");
+        let labels = ["endpoint=\"bedrock\"", "failure=\"bad_answer\""];
+        crate::support::eventually(&format!("{name} counts as what it is"), || {
+            let counted = gateway.metric("kinference_endpoint_failures_total", &labels);
+            (counted == f64::from(u8::from(broken))).then_some(())
+        });
         gateway.expect_nothing_in_flight();
     }
 }
@@ -226,6 +232,36 @@ fn usage_that_nobody_asked_for_is_counted_and_not_shown(driver: Driver) {
     assert!(log["ttft_ms"].is_number());
     assert!(server.seen().heads[0].contains("/converse-stream HTTP/1.1"));
     assert_eq!(server.seen().connections, 1, "the connection is kept");
+}
+
+fn a_stream_that_begins_with_an_error_is_none_yet(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let second = hosted(&leaf);
+    for (name, elsewhere) in [
+        ("throttled at once", true),
+        ("unavailable", true),
+        ("internal", true),
+        ("no event stream", true),
+        ("nothing", true),
+        ("validation", false),
+        ("throttled later", false),
+    ] {
+        for chunk_bytes in [7, usize::MAX] {
+            let answer = event_stream(&frames(&golden(STREAMS, name)), chunk_bytes);
+            let (gateway, server) = start_trusting(driver, answer, Some(second.addr().port()), &authority, &leaf);
+            let before = model_requests(&second).len();
+            let answer = gateway.chat("x-request-id: it\r\n", &stream(ALIAS, 2));
+            assert_eq!(model_requests(&second).len() - before, usize::from(elsewhere), "{name}: {answer:?}");
+            assert_eq!(server.seen().heads.len(), 1);
+            if elsewhere {
+                expect_one_end(&answer);
+                assert_eq!(answer.events().pop().as_deref(), Some("[DONE]"), "{name}");
+                let line = gateway.log_of("it");
+                assert_eq!((&line["destination"], &line["retries"]), (&json!("second"), &json!(1)), "{name}: {line}");
+            }
+            gateway.expect_nothing_in_flight();
+        }
+    }
 }
 
 fn error(status: &str, kind: &str, message: &str) -> Vec<u8> {
@@ -255,6 +291,10 @@ fn what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere(drive
             assert_eq!(told.header("retry-after").is_some(), matches!(code.0, 429 | 503), "{told:?}");
             assert_eq!(server.seen().heads.len(), 1);
             gateway.expect_nothing_in_flight();
+            if code.0 == 400 {
+                assert_eq!(gateway.chat("", &body).status, 400);
+                assert_eq!(server.seen().connections, 1, "an error that came whole leaves the connection good");
+            }
             if message == arn {
                 gateway.wait_for_line(&["endpoint says", "endpoint=bedrock", "arn:aws:iam::123456789012"]);
             }

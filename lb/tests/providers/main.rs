@@ -14,9 +14,14 @@ mod support;
 mod pki;
 
 mod bedrock;
+mod classifiers;
 mod failures;
 mod hosted;
 mod limits;
 mod overflow;
 mod requests;
 mod server;
+mod signature;
+mod signed;
+mod streams;
+mod under_way;

@@ -21,6 +21,8 @@ pub(crate) enum Manner {
     AnswersHead(Vec<u8>),
     /// One request is answered so, then the socket ends without a word of TLS.
     CutsOff(Vec<u8>),
+    /// A request is answered with the first part, and with the second when the test says so.
+    Pauses(Vec<u8>, Vec<u8>),
     /// What comes first is read, then the connection ends.
     ClosesInHandshake,
     /// What comes first is read, then nothing happens.
@@ -33,8 +35,17 @@ pub(crate) enum Manner {
 pub(crate) struct Server {
     pub(crate) port: u16,
     seen: Arc<Mutex<Seen>>,
-    stop: Arc<AtomicBool>,
+    signals: Arc<Signals>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// What connections are told meanwhile.
+#[derive(Debug, Default)]
+struct Signals {
+    /// The server ends.
+    stop: AtomicBool,
+    /// [`Manner::Pauses`] goes on.
+    go_on: AtomicBool,
 }
 
 /// What it has seen.
@@ -52,6 +63,8 @@ pub(crate) struct Seen {
     pub(crate) protocols: Vec<Option<Vec<u8>>>,
     /// Connections accepted.
     pub(crate) connections: usize,
+    /// Connections that the other side ended during a pause.
+    pub(crate) left: usize,
 }
 
 impl Server {
@@ -63,23 +76,28 @@ impl Server {
         let config = Arc::new(config);
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a free port");
         let port = listener.local_addr().unwrap().port();
-        let (seen, stop) = (Arc::<Mutex<Seen>>::default(), Arc::<AtomicBool>::default());
+        let (seen, signals) = (Arc::<Mutex<Seen>>::default(), Arc::<Signals>::default());
         let thread = std::thread::spawn({
-            let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
+            let (seen, signals) = (Arc::clone(&seen), Arc::clone(&signals));
             move || {
                 for stream in listener.incoming().map_while(Result::ok) {
-                    if stop.load(Ordering::SeqCst) {
+                    if signals.stop.load(Ordering::SeqCst) {
                         return;
                     }
-                    let (seen, stop) = (Arc::clone(&seen), Arc::clone(&stop));
+                    let (seen, signals) = (Arc::clone(&seen), Arc::clone(&signals));
                     let (config, manner) = (Arc::clone(&config), manner.clone());
                     lock(&seen).connections += 1;
                     // Whatever goes wrong on the connection is what the gateway wanted.
-                    std::thread::spawn(move || serve(stream, &config, &manner, &seen, &stop));
+                    std::thread::spawn(move || serve(stream, &config, &manner, &seen, &signals));
                 }
             }
         });
-        Self { port, seen, stop, thread: Some(thread) }
+        Self { port, seen, signals, thread: Some(thread) }
+    }
+
+    /// Ends the pauses of [`Manner::Pauses`], and lets there be no more.
+    pub(crate) fn go_on(&self) {
+        self.signals.go_on.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn seen(&self) -> Seen {
@@ -93,7 +111,7 @@ fn lock(seen: &Mutex<Seen>) -> std::sync::MutexGuard<'_, Seen> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
+        self.signals.stop.store(true, Ordering::SeqCst);
         // Wakes the thread that accepts.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(thread) = self.thread.take() {
@@ -105,10 +123,33 @@ impl Drop for Server {
 /// How often a connection that is held looks whether the server ends.
 const HOLD_LOOK: std::time::Duration = std::time::Duration::from_millis(20);
 
-fn hold(stop: &AtomicBool) {
-    while !stop.load(Ordering::SeqCst) {
+fn hold(signals: &Signals) {
+    while !signals.stop.load(Ordering::SeqCst) {
         std::thread::park_timeout(HOLD_LOOK);
     }
+}
+
+/// Waits for the word to go on; an error when the other side ends the connection, or the server does.
+fn pause(
+    stream: &mut StreamOwned<ServerConnection, TcpStream>,
+    seen: &Mutex<Seen>,
+    signals: &Signals,
+) -> std::io::Result<()> {
+    stream.sock.set_read_timeout(Some(HOLD_LOOK))?;
+    while !signals.go_on.load(Ordering::SeqCst) {
+        if signals.stop.load(Ordering::SeqCst) {
+            return Err(std::io::ErrorKind::Interrupted.into());
+        }
+        match stream.read(&mut [0; 1024]) {
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut) => {}
+            Ok(n) if n > 0 => {}
+            Ok(_) | Err(_) => {
+                lock(seen).left += 1;
+                return Err(std::io::ErrorKind::UnexpectedEof.into());
+            }
+        }
+    }
+    stream.sock.set_read_timeout(None)
 }
 
 fn serve(
@@ -116,20 +157,20 @@ fn serve(
     config: &Arc<ServerConfig>,
     manner: &Manner,
     seen: &Mutex<Seen>,
-    stop: &AtomicBool,
+    signals: &Signals,
 ) -> std::io::Result<()> {
     match manner {
         Manner::ClosesInHandshake => stream.read(&mut [0; 4096]).map(drop),
         Manner::SilentInHandshake => {
             let _hello = stream.read(&mut [0; 4096])?;
-            hold(stop);
+            hold(signals);
             Ok(())
         }
         Manner::Plain => {
             let _hello = stream.read(&mut [0; 4096])?;
             stream.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         }
-        Manner::Answers(_) | Manner::AnswersHead(_) | Manner::CutsOff(_) => {
+        Manner::Answers(_) | Manner::AnswersHead(_) | Manner::CutsOff(_) | Manner::Pauses(..) => {
             let mut stream = StreamOwned::new(ServerConnection::new(Arc::clone(config)).unwrap(), stream);
             while stream.conn.is_handshaking() {
                 stream.conn.complete_io(&mut stream.sock)?;
@@ -140,7 +181,7 @@ fn serve(
                 seen.handshakes.push(stream.conn.handshake_kind());
                 seen.protocols.push(stream.conn.alpn_protocol().map(<[u8]>::to_vec));
             }
-            answer(&mut stream, manner, seen, stop)
+            answer(&mut stream, manner, seen, signals)
         }
     }
 }
@@ -149,7 +190,7 @@ fn answer(
     stream: &mut StreamOwned<ServerConnection, TcpStream>,
     manner: &Manner,
     seen: &Mutex<Seen>,
-    stop: &AtomicBool,
+    signals: &Signals,
 ) -> std::io::Result<()> {
     let mut received = Vec::new();
     loop {
@@ -165,10 +206,10 @@ fn answer(
             Manner::AnswersHead(text) => {
                 stream.write_all(text)?;
                 stream.flush()?;
-                hold(stop);
+                hold(signals);
                 return Ok(());
             }
-            Manner::Answers(text) | Manner::CutsOff(text) => {
+            Manner::Answers(text) | Manner::CutsOff(text) | Manner::Pauses(text, _) => {
                 let lengths = head.lines().filter_map(|line| line.strip_prefix("content-length: "));
                 (text, lengths.filter_map(|length| length.parse::<usize>().ok()).next().unwrap_or(0))
             }
@@ -183,6 +224,11 @@ fn answer(
         stream.flush()?;
         if matches!(manner, Manner::CutsOff(_)) {
             return Ok(());
+        }
+        if let Manner::Pauses(_, rest) = manner {
+            pause(stream, seen, signals)?;
+            stream.write_all(rest)?;
+            stream.flush()?;
         }
         if find(&text.to_ascii_lowercase(), b"connection: close").is_some() {
             stream.conn.send_close_notify();

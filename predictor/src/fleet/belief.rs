@@ -151,7 +151,7 @@ impl Fleet {
             kv_capacity_tokens: known.kv_capacity_tokens,
             blocks_held: self.index.held(endpoint),
             evidence: known.cache.evidence(),
-            overlap_trust_ratio: known.trust,
+            overlap_trust_ratio: known.trust.mean(),
             slowness_ratio: known.scale.factor(),
             prefill_tokens_per_s: kind.tokens_per_s(known.scale),
             stalled_us: waits.then(|| now_us.saturating_sub(ledger.last_progress_us())),

@@ -8,7 +8,7 @@
 //! own record goes on, and events say only that everything is gone ([`Fleet::cache_cleared`]) or how far eviction has come
 //! ([`Fleet::cache_evicted`]).
 
-use super::{Backend, Endpoint, Fleet, TRUST_STEP, TRUST_TOKENS_MIN};
+use super::{Backend, Endpoint, Fleet, Note, TRUST_TOKENS_MIN};
 use crate::prefix::chain::{Chain, Cut};
 use crate::prefix::index::Placement;
 use std::sync::Arc;
@@ -195,24 +195,22 @@ impl Fleet {
 impl Endpoint {
     /// Tokens that need no computing of a prompt of which so many are believed cached. At least one is always computed; where
     /// the engine's blocks are known they are found whole or not at all.
-    pub(super) fn cached_tokens(&self, tokens: f64, prompt_tokens: u32, cut: Cut) -> u32 {
+    pub(super) fn cached_tokens(&self, tokens: f64, age_ratio: f64, prompt_tokens: u32, cut: Cut) -> u32 {
         let prompt = prompt_tokens.saturating_sub(1);
         if self.cache.tells_of(cut) {
             // Rounded, as a share of the prompt it came through floating-point numbers.
             let cached = (tokens.round() as u32).min(prompt);
             cached - cached % self.cache.block_tokens.max(1)
         } else {
-            self.trusted(tokens).min(prompt)
+            self.trusted(tokens, age_ratio).min(prompt)
         }
     }
 
     /// Follows how much of what was expected by the own record turned out true.
-    pub(super) fn learn_overlap(&mut self, expected: u32, actual: Option<u32>) {
-        if let (Some(actual), true) = (actual, expected >= TRUST_TOKENS_MIN) {
-            // `expected` was scaled by the trust of its time: undo it with today's, which differs by a few percent.
-            let recorded = f64::from(expected) / self.trust;
-            self.trust += ((f64::from(actual) / recorded).min(1.0) - self.trust) * TRUST_STEP;
-            self.trust = self.trust.clamp(0.05, 1.0);
+    pub(super) fn learn_overlap(&mut self, note: &Note, expected: u32, actual: Option<u32>) {
+        let recorded = f64::from(expected) / note.trust;
+        if let (Some(actual), true) = (actual, recorded >= f64::from(TRUST_TOKENS_MIN)) {
+            self.trust.learn(note.age_ratio, f64::from(actual) / recorded);
         }
     }
 }

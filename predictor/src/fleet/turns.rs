@@ -39,7 +39,8 @@ impl Fleet {
                 let is_last = chain.prefix_bytes(depth) <= turn_end.bytes;
                 if let (true, true, Some(overlap)) = (recorded, is_last, plan.overlaps.get_mut(at)) {
                     let whole_max = tokens_max - tokens_max % known.block_tokens;
-                    *overlap = known.trusted(known.whole_blocks(&end).min(f64::from(whole_max)));
+                    let age_ratio = plan.ages.get(at).copied().unwrap_or(0.0);
+                    *overlap = known.trusted(known.whole_blocks(&end).min(f64::from(whole_max)), age_ratio);
                 }
             }
         }
@@ -50,8 +51,10 @@ impl Fleet {
     /// The same for the engine's own blocks where nothing is told of turns: the record of an endpoint ends with the last whole block
     /// of what it was sent.
     fn go_on_in_blocks(&self, plan: &mut Plan, chain: &Chain) {
-        let Plan { depths, overlaps, .. } = plan;
-        for ((endpoint, depth), overlap) in (0..).zip(depths.iter()).zip(overlaps.iter_mut()) {
+        let Plan { depths, ages, overlaps, .. } = plan;
+        for (((endpoint, depth), age_ratio), overlap) in
+            (0..).zip(depths.iter()).zip(ages.iter()).zip(overlaps.iter_mut())
+        {
             let last = (*depth as usize).checked_sub(1).and_then(|last| chain.blocks().get(last));
             let Some(end) = last.and_then(|last| self.ends.at(*last).iter().find(|end| end.endpoint == endpoint))
             else {
@@ -60,7 +63,7 @@ impl Fleet {
             if let Some(Some(known)) = self.endpoints.get(endpoint as usize)
                 && known.cache.evidence() != Evidence::Events
             {
-                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end)));
+                *overlap = (*overlap).max(known.trusted(known.whole_blocks(end), *age_ratio));
             }
         }
     }

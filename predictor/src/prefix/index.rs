@@ -86,6 +86,8 @@ struct Pair {
     grounds: Grounds,
     /// When it was last placed, see [`Index::turn_to`].
     epoch: u32,
+    /// The endpoint's count of placements then, see [`List::placed`].
+    placed: u32,
 }
 
 #[derive(Clone, Copy)]
@@ -100,13 +102,23 @@ struct List {
     oldest: u32,
     len: u32,
     len_max: u32,
+    /// Placements of blocks that were new, or came from far back: by so many an untouched one was moved towards the end. Wraps.
+    placed: u32,
 }
 
 impl List {
     const fn new(len_max: u32) -> List {
-        List { newest: NONE, oldest: NONE, len: 0, len_max }
+        List { newest: NONE, oldest: NONE, len: 0, len_max, placed: 0 }
+    }
+
+    /// How far back the order of use goes to what was placed at this count: 0 for the latest, 1 for the last that has room.
+    fn age_ratio(&self, placed: u32) -> f64 {
+        f64::from(self.placed.wrapping_sub(placed)) / f64::from(self.len_max.max(1))
     }
 }
+
+/// A block from nearer than this part of the order of use moves nobody when it is used again.
+const NEAR_RATIO: f64 = 1.0 / 16.0;
 
 /// Slots of a table before any endpoint has room.
 const SLOTS_MIN: usize = 4;
@@ -276,6 +288,33 @@ impl Index {
         holders.for_each(|endpoint| note(depths, endpoint, low));
     }
 
+    /// How many blocks from the start of `chain` one endpoint holds.
+    #[must_use]
+    pub fn depth(&self, chain: &Chain, endpoint: u32) -> u32 {
+        let blocks = chain.blocks();
+        let holds = |at: usize| self.find_pair(blocks[at - 1], endpoint).is_some();
+        let (mut low, mut high) = (0, 1);
+        while high <= blocks.len() && holds(high) {
+            (low, high) = (high, high * 2);
+        }
+        high = high.min(blocks.len() + 1);
+        while high - low > 1 {
+            let middle = low.midpoint(high);
+            if holds(middle) { low = middle } else { high = middle }
+        }
+        low as u32
+    }
+
+    /// How far back in the order of use of its endpoint a block is: 0 for the latest, 1 and more for what is about to be
+    /// dropped. 0 for one that is not held.
+    #[must_use]
+    pub fn age_ratio(&self, hash: u64, endpoint: u32) -> f64 {
+        match (self.find_pair(hash, endpoint), self.lists.get(endpoint as usize)) {
+            (Some(pair), Some(list)) => list.age_ratio(self.pairs.items[pair as usize].placed),
+            (None, _) | (_, None) => 0.0,
+        }
+    }
+
     /// Endpoints in `among` hold `low` blocks and not `high`: finds how many each. Recursion depth is the logarithm of
     /// the chain's length, at most 16.
     fn halve(&self, blocks: &[u64], low: usize, high: usize, among: Set, depths: &mut [u32]) {
@@ -312,6 +351,11 @@ impl Index {
     /// Makes a pair the newest, new or not. The endpoint must have room.
     fn touch(&mut self, hash: u64, endpoint: u32) -> u32 {
         if let Some(pair) = self.find_pair(hash, endpoint) {
+            let list = &mut self.lists[endpoint as usize];
+            if list.age_ratio(self.pairs.items[pair as usize].placed) > NEAR_RATIO {
+                list.placed = list.placed.wrapping_add(1);
+            }
+            self.pairs.items[pair as usize].placed = list.placed;
             for order in [Order::Own, Order::All] {
                 self.unlink(pair, order);
                 self.link_newest(pair, order);
@@ -327,9 +371,19 @@ impl Index {
             self.drop_pair(self.all.oldest);
         }
         let block = self.hold(hash, endpoint);
+        let list = &mut self.lists[endpoint as usize];
+        list.placed = list.placed.wrapping_add(1);
+        let placed = list.placed;
         let unlinked = Link { newer: NONE, older: NONE };
-        let pair =
-            Pair { block, endpoint, own: unlinked, all: unlinked, grounds: Grounds::default(), epoch: self.epoch };
+        let pair = Pair {
+            block,
+            endpoint,
+            own: unlinked,
+            all: unlinked,
+            grounds: Grounds::default(),
+            epoch: self.epoch,
+            placed,
+        };
         let pair = self.pairs.add(pair);
         self.pair_table.insert(pair_key(hash, endpoint), pair);
         self.link_newest(pair, Order::Own);
