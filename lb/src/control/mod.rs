@@ -235,14 +235,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             break Ended::Drained;
         }
     };
-    // Lines of the last requests may have come behind the last message that was looked at.
-    while let Ok(message) = from_shards.try_recv() {
-        control.heard(message);
-    }
-    control.access_log.flush(FLUSH_WITHIN);
-    if ended != Ended::Forced {
-        control.source.left().await;
-    }
+    control.end(ended, &mut from_shards).await;
     Ok(ended)
 }
 
@@ -506,6 +499,18 @@ impl Control {
             if shard.send(ToShard::Drain).is_err() {
                 journal::error("a data thread is stuck and cannot be drained", &[("thread", &index)]);
             }
+        }
+    }
+
+    /// What is left to do once the loop is over.
+    async fn end(&mut self, ended: Ended, from_shards: &mut mpsc::Receiver<FromShard>) {
+        // Lines of the last requests may have come behind the last message that was looked at.
+        while let Ok(message) = from_shards.try_recv() {
+            self.heard(message);
+        }
+        self.access_log.flush(FLUSH_WITHIN);
+        if ended != Ended::Forced {
+            self.source.left().await;
         }
     }
 
