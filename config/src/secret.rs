@@ -5,6 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crds::server::Credentials;
+
 /// Bytes of a file that holds a secret; the longest tokens in use have some thousands.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
 /// Bytes of a file of authorities; a bundle of every public one is a quarter of it.
@@ -142,6 +144,8 @@ pub enum Lookup<'a> {
     Cluster {
         /// The Kubernetes Secrets.
         secret_refs: &'a SecretRefs<'a>,
+        /// Whether anything else is looked at.
+        credentials: Credentials,
     },
     /// Nowhere: for checking documents where they are not in force. Nothing missing is reported.
     Skip,
@@ -185,12 +189,8 @@ impl Lookup<'_> {
     pub(crate) fn find(&self, namespace: &str, source: &SecretSource) -> Result<Secret, String> {
         let secret_refs = match self {
             Lookup::Process { secret_refs } => secret_refs,
-            Lookup::Cluster { secret_refs } => {
-                if let SecretSource::File(path) = source
-                    && proves_this_process(path)
-                {
-                    return Err(format!("the {source} is this process's own"));
-                }
+            Lookup::Cluster { secret_refs, credentials } => {
+                for_objects(source, *credentials)?;
                 secret_refs
             }
             Lookup::Skip => return Err("secrets are not looked up here".to_owned()),
@@ -213,6 +213,20 @@ impl Lookup<'_> {
             return Err(format!("the {source} holds control characters"));
         }
         Ok(Secret::new(value))
+    }
+}
+
+/// Whether a credential of this process may be an object's.
+fn for_objects(source: &SecretSource, credentials: Credentials) -> Result<(), String> {
+    match (source, credentials) {
+        (SecretSource::SecretRef { .. }, _) | (SecretSource::Env(_), Credentials::All) => Ok(()),
+        (SecretSource::File(path), Credentials::All) if proves_this_process(path) => {
+            Err(format!("the {source} is this process's own"))
+        }
+        (SecretSource::File(_), Credentials::All) => Ok(()),
+        (SecretSource::Env(_) | SecretSource::File(_), Credentials::SecretsOnly) => Err(format!(
+            "the {source} is not for objects of the cluster: name a Secret (`secretRef`), or let them with `kubernetes.credentials: All` in the server's file"
+        )),
     }
 }
 
@@ -245,12 +259,23 @@ mod tests {
         std::os::unix::fs::symlink(account.join("token"), folder.path().join("innocent")).expect("linked");
         std::fs::write(folder.path().join("key"), "open sesame").expect("written");
         let find = |name: &str| {
-            let lookup = Lookup::Cluster { secret_refs: &|_, _, _| None };
+            let lookup = Lookup::Cluster { secret_refs: &|_, _, _| None, credentials: Credentials::All };
             lookup.find("default", &SecretSource::File(folder.path().join(name)))
         };
         assert!(find("kubernetes.io/serviceaccount/token").is_err());
         assert!(find("innocent").is_err());
         assert_eq!(find("key"), Ok(Secret::new("open sesame")));
+    }
+
+    #[test]
+    fn objects_of_a_cluster_have_only_secrets_where_the_server_says_so() {
+        let secret_refs = |_: &str, _: &str, _: &str| Some("of a Secret".to_owned());
+        let lookup = Lookup::Cluster { secret_refs: &secret_refs, credentials: Credentials::SecretsOnly };
+        let refused = lookup.find("default", &SecretSource::Env("PATH".into())).unwrap_err();
+        assert!(refused.contains("secretRef") && refused.contains("kubernetes.credentials"), "{refused}");
+        assert!(lookup.find("default", &SecretSource::File("/etc/hostname".into())).is_err());
+        let source = SecretSource::SecretRef { name: "n".into(), key: "k".into() };
+        assert_eq!(lookup.find("default", &source), Ok(Secret::new("of a Secret")));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crds::server::{DataThreads, DecisionHeaders, ServerSpec};
+use crds::server::{Credentials, DataThreads, DecisionHeaders, ServerSpec};
 use policy::{Code, Diagnostic, Severity};
 
 use crate::check::Checker;
@@ -73,8 +73,10 @@ pub enum ResourceSource {
     Kubernetes {
         /// Namespaces watched; empty = all.
         namespaces: Vec<String>,
-        /// A kubeconfig; `None` = the pod's service account, else the usual places.
+        /// A kubeconfig; `None` = what `KUBECONFIG` names, else the pod's service account, else `~/.kube/config`.
         kubeconfig: Option<PathBuf>,
+        /// Where credentials that objects name may come from.
+        credentials: Credentials,
     },
 }
 
@@ -206,6 +208,7 @@ fn build(raw: &RawDocument, spec: &ServerSpec, findings: &mut Vec<Diagnostic>) -
         ResourceSource::Kubernetes {
             namespaces: spec.kubernetes.namespaces.clone(),
             kubeconfig: Some(&spec.kubernetes.kubeconfig).filter(|k| !k.is_empty()).map(|k| folder.join(k)),
+            credentials: spec.kubernetes.credentials,
         }
     } else {
         ResourceSource::Files(spec.resources.iter().map(|r| folder.join(r)).collect())

@@ -225,9 +225,23 @@ pub struct Kubernetes {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64), inner(length(min = 1)))]
     pub namespaces: Vec<String>,
-    /// A kubeconfig file; empty: the pod's service account, else the usual places.
+    /// A kubeconfig file; empty: what `KUBECONFIG` names, else the pod's service account, else `~/.kube/config`.
     #[serde(default)]
     pub kubeconfig: String,
+    /// Where credentials that objects name may come from.
+    #[serde(default)]
+    pub credentials: Credentials,
+}
+
+/// Where credentials that objects of a cluster name may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Credentials {
+    /// From anywhere: also from this process's environment and files (`fromEnv`, `fromFile`). Whoever may write an
+    /// InferenceProvider in a watched namespace can have those sent to an address of theirs.
+    #[default]
+    All,
+    /// From Secrets of the object's own namespace alone.
+    SecretsOnly,
 }
 
 /// Other balancers in front of the same engines.

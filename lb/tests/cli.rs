@@ -54,7 +54,10 @@ fn the_version_is_told_under_both_names() {
 fn a_wrong_command_line_is_exit_code_2_and_says_what_was_expected() {
     for (arguments, expected) in [
         (&["serve"][..], "--config"),
-        (&["serve", "--listen", "127.0.0.1:0"], "<URL>"),
+        (&["serve", "--listen", "127.0.0.1:0"], "<URL|--kubernetes>"),
+        (&["serve", "--listen", "127.0.0.1:0", "--kubernetes", "http://127.0.0.1:1"], "cannot be used with"),
+        (&["serve", "--config", "a", "--kubernetes"], "cannot be used with"),
+        (&["serve", "--listen", "127.0.0.1:0", "--kubeconfig", "a", "http://127.0.0.1:1"], "cannot be used with"),
         (&["serve", "--listen", "8080", "http://127.0.0.1:1"], "expected IP:PORT"),
         (&["serve", "--listen", "127.0.0.1:0", "127.0.0.1:8000"], "expected http://HOST:PORT"),
         (&["serve", "--listen", "127.0.0.1:0", "--driver", "kqueue", "http://127.0.0.1:1"], "auto, io_uring or epoll"),

@@ -1,6 +1,5 @@
 //! HTTP: which resource and object a path means, what the query asks for, and how the answer is sent.
 
-use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,19 +8,21 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Body, Bytes, Frame, Incoming};
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, WARNING};
+use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, USER_AGENT, WARNING};
 use hyper::{Method, Request, Response};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
+use crate::owners::Conflicts;
+use crate::query::{self, Query};
 use crate::read::{Bookmarks, ListOrder, Shown, WatchOrder};
 use crate::refusal::Refusal;
 use crate::resource::{Resource, Scope};
 use crate::selector::Selector;
-use crate::state::Shared;
+use crate::state::{Shared, State};
 use crate::store::{Deleted, Effect, Key, Part};
-use crate::write::{FieldValidation, PatchKind, Terms};
-use crate::{Seen, discovery, read, table, write};
+use crate::write::{Existence, FieldValidation, PATCHES, PatchKind, Terms};
+use crate::{Seen, discovery, openapi2, read, table, write};
 
 /// A real server's own bound on a request.
 const BODY_BYTES_MAX: usize = 3 << 20;
@@ -56,8 +57,6 @@ struct Target {
     part: Part,
 }
 
-type Query = BTreeMap<String, String>;
-
 /// Answers one request.
 pub(crate) async fn answer(
     shared: Arc<Shared>,
@@ -72,7 +71,7 @@ pub(crate) async fn answer(
         Ok(body) => body.to_bytes(),
         Err(_) => return Ok(refused(&Refusal::new(413, "RequestEntityTooLarge", "the request is too large"))),
     };
-    let query = query(head.uri.query().unwrap_or_default());
+    let query = query::parse(head.uri.query().unwrap_or_default());
     if let Some(token) = &shared.options.token {
         let given = head.headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         if given != Some(&format!("Bearer {token}")) {
@@ -85,6 +84,9 @@ pub(crate) async fn answer(
     }
     let target = {
         let state = shared.lock();
+        if path == "/openapi/v2" {
+            return Ok(response(200, openapi2::MEDIA_TYPE, Bytes::from(openapi2::document(&state.resources))));
+        }
         if let Some(found) = discovery::answer(&state.resources, path) {
             return Ok(answered(200, &found, &[]));
         }
@@ -155,8 +157,8 @@ fn serve(shared: &Arc<Shared>, target: &Target, asked: &Asked) -> Result<Respons
         (None, "list") => {
             let order = ListOrder {
                 namespace: target.namespace.clone(),
-                selector: selector(&asked.query)?,
-                limit: asked.query.get("limit").and_then(|limit| limit.parse().ok()).unwrap_or(0),
+                selector: selector(resource, &asked.query)?,
+                limit: query::limit(&asked.query)?,
                 token: asked.query.get("continue").filter(|token| !token.is_empty()).cloned(),
                 shown: shown(&asked.headers),
             };
@@ -181,7 +183,7 @@ fn begin_watch(shared: &Arc<Shared>, target: &Target, asked: &Asked) -> Result<R
     let timeout = asked.query.get("timeoutSeconds").and_then(|seconds| seconds.parse().ok());
     let order = WatchOrder {
         namespace: target.namespace.clone(),
-        selector: selector(&asked.query)?,
+        selector: selector(&target.resource, &asked.query)?,
         from,
         timeout: timeout.map_or(WATCH_TIMEOUT, Duration::from_secs),
         bookmarks: match asked.query.get("allowWatchBookmarks").map(String::as_str) {
@@ -212,9 +214,11 @@ fn change(
             Some(_) | None => FieldValidation::Warn,
         },
         effect: if asked.query.contains_key("dryRun") { Effect::DryRun } else { Effect::Kept },
+        manager: manager(asked),
     };
     let media_type = asked.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let media_type = media_type.split(';').next().unwrap_or_default().trim();
+    query::judge_options(&asked.query, media_type)?;
     let mut state = shared.lock();
     match (&asked.method, name) {
         (&Method::POST, None) => {
@@ -224,8 +228,8 @@ fn change(
         }
         (&Method::PUT, Some(name)) => {
             let object = json_body(asked, media_type)?;
-            let custom = resource.schema.is_some();
-            if custom && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
+            let conditional = resource.schema.is_some() || resource.name() == "leases.coordination.k8s.io";
+            if conditional && object["metadata"]["resourceVersion"].as_str().is_none_or(str::is_empty) {
                 let cause = crate::refusal::Cause {
                     field: "metadata.resourceVersion".into(),
                     reason: "FieldValueInvalid",
@@ -241,11 +245,8 @@ fn change(
                 "application/merge-patch+json" => PatchKind::Merge,
                 "application/json-patch+json" => PatchKind::Json,
                 "application/strategic-merge-patch+json" => PatchKind::Strategic,
-                // Server-side apply needs the ownership of fields, which this server does not keep.
-                _ => {
-                    let accepted = "application/json-patch+json, application/merge-patch+json";
-                    return Err(Refusal::unsupported_media_type(accepted));
-                }
+                "application/apply-patch+yaml" => return apply(&mut state, target, name, asked, terms),
+                _ => return Err(Refusal::unsupported_media_type(PATCHES)),
             };
             let patch = parsed(&asked.body)?;
             let written = write::patch(&mut state, resource, &key(target, name), kind, &patch, terms)?;
@@ -270,7 +271,7 @@ fn change(
             }
         }
         (&Method::DELETE, None) => {
-            let selector = selector(&asked.query)?;
+            let selector = selector(resource, &asked.query)?;
             let all = state.store.list(&resource.name(), &target.namespace);
             let doomed: Vec<Key> = all
                 .filter(|object| selector.matches(object))
@@ -288,6 +289,38 @@ fn change(
     }
 }
 
+/// Who writes, as a real server tells it: as the client says, or by the first word of its user agent.
+fn manager(asked: &Asked) -> &str {
+    let agent = asked.headers.get(USER_AGENT).and_then(|value| value.to_str().ok());
+    let agent = agent.and_then(|agent| agent.split('/').next()).unwrap_or("unknown");
+    asked.query.get("fieldManager").filter(|name| !name.is_empty()).map_or(agent, String::as_str)
+}
+
+fn apply(
+    state: &mut State,
+    target: &Target,
+    name: &str,
+    asked: &Asked,
+    terms: Terms<'_>,
+) -> Result<Response<Reply>, Refusal> {
+    if asked.query.get("fieldManager").is_none_or(String::is_empty) {
+        let message =
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch";
+        return Err(Refusal::new(422, "Invalid", message));
+    }
+    let conflicts = match asked.query.get("force").map(String::as_str) {
+        Some("true" | "1") => Conflicts::Force,
+        Some(_) | None => Conflicts::Refuse,
+    };
+    let config = parsed(&asked.body)?;
+    let (written, existence) = write::apply(state, &target.resource, &key(target, name), config, conflicts, terms)?;
+    let code = match existence {
+        Existence::New => 201,
+        Existence::Old => 200,
+    };
+    Ok(one(&target.resource, &written.object, &asked.headers, code, &written.warnings))
+}
+
 fn key(target: &Target, name: &str) -> Key {
     Key { resource: target.resource.name(), namespace: target.namespace.clone(), name: name.to_owned() }
 }
@@ -303,8 +336,12 @@ fn parsed(body: &[u8]) -> Result<Value, Refusal> {
     serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("error decoding the body: {error}")))
 }
 
-fn selector(query: &Query) -> Result<Selector, Refusal> {
-    Selector::new(query.get("labelSelector").map(String::as_str), query.get("fieldSelector").map(String::as_str))
+fn selector(resource: &Resource, query: &Query) -> Result<Selector, Refusal> {
+    Selector::new(
+        resource,
+        query.get("labelSelector").map(String::as_str),
+        query.get("fieldSelector").map(String::as_str),
+    )
 }
 
 fn shown(headers: &HeaderMap) -> Shown {
@@ -345,7 +382,7 @@ fn response(code: u16, media_type: &'static str, body: Bytes) -> Response<Reply>
 }
 
 fn target(path: &str, resource: impl Fn(&str, &str, &str) -> Option<Resource>) -> Option<Target> {
-    let steps: Vec<String> = path.trim_matches('/').split('/').map(decoded).collect();
+    let steps: Vec<String> = path.trim_matches('/').split('/').map(query::decoded).collect();
     let steps: Vec<&str> = steps.iter().map(String::as_str).collect();
     let (group, version, rest) = match steps.as_slice() {
         ["api", version, rest @ ..] => ("", *version, rest),
@@ -375,35 +412,6 @@ fn target(path: &str, resource: impl Fn(&str, &str, &str) -> Option<Resource>) -
     }
 }
 
-fn query(text: &str) -> Query {
-    let pairs = text.split('&').filter(|pair| !pair.is_empty());
-    pairs
-        .map(|pair| {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            (decoded(name), decoded(&value.replace('+', " ")))
-        })
-        .collect()
-}
-
-fn decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&byte, after)) = rest.split_first() {
-        let hex = after.get(..2).filter(|_| byte == b'%').and_then(|digits| std::str::from_utf8(digits).ok());
-        match hex.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(found) => {
-                bytes.push(found);
-                rest = &after[2..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = after;
-            }
-        }
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -427,12 +435,5 @@ mod tests {
         assert_eq!(found("/apis/coordination.k8s.io/v1/namespaces/a/leases/l"), made("leases", "a", "l", Part::Main));
         assert_eq!(found("/apis/coordination.k8s.io/v1/namespaces/a/leases/l/status"), None);
         assert_eq!(found("/apis/nothing/v1/things"), None);
-    }
-
-    #[test]
-    fn queries_are_decoded() {
-        let query = query("labelSelector=app%3Da%2Ctier+in+%28x%29&watch=1");
-        assert_eq!(query["labelSelector"], "app=a,tier in (x)");
-        assert_eq!(query["watch"], "1");
     }
 }

@@ -5,18 +5,23 @@
 //! event in a stream of status 200; one numeric version over all objects; custom resources as their definitions say
 //! (pruning, defaults, schema, CEL, printer columns, the status subresource); generations; writes that change nothing;
 //! 401, 403, 404 (as a `Status`, and as plain text where no API is), 409, 410, 415, 422; deletion with finalizers and of
-//! pods in two steps; definitions that go and come back; a restart.
+//! pods in two steps; definitions that go and come back; a restart; who owns which field, and server-side apply with its
+//! conflicts (of JSON, as kubectl and client libraries send it; lists of built-in resources are one field each).
 //!
-//! Not there: storage, admission plugins, RBAC (single refusals can be asked for, [`ApiServer::forbid`]), server-side apply
-//! (refused with 415), ownership of fields, TLS, protobuf. Not for the open: it trusts whoever reaches it.
+//! Not there: storage, admission plugins, RBAC (single refusals can be asked for, [`ApiServer::forbid`]), HTTP/2, protobuf. Not
+//! for the open: it trusts whoever reaches it.
 #![forbid(unsafe_code)]
 
 mod discovery;
 mod http;
+mod openapi2;
+mod owners;
 mod patch;
+mod query;
 mod read;
 mod refusal;
 mod resource;
+mod rules;
 mod schema;
 mod selector;
 mod server;
@@ -24,6 +29,7 @@ mod state;
 mod store;
 mod table;
 mod time;
+mod tls;
 mod write;
 
 use std::collections::BTreeMap;
@@ -40,6 +46,17 @@ pub struct Options {
     pub bookmark_every: Duration,
     /// Where to listen; port 0 takes any.
     pub address: std::net::SocketAddr,
+    /// Whether connections are encrypted.
+    pub transport: Transport,
+}
+
+/// How a server is spoken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transport {
+    /// HTTP.
+    Plain,
+    /// HTTPS, with a certificate that the kubeconfig names the authority of.
+    Tls,
 }
 
 impl Default for Options {
@@ -48,6 +65,7 @@ impl Default for Options {
             token: None,
             bookmark_every: Duration::from_secs(60),
             address: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+            transport: Transport::Plain,
         }
     }
 }

@@ -17,6 +17,11 @@ pub(crate) fn object_mut(value: &mut Value) -> &mut Map<String, Value> {
     }
 }
 
+/// What is under a name; an empty object where nothing was.
+pub(crate) fn entry<'v>(value: &'v mut Value, name: &str) -> &'v mut Value {
+    object_mut(value).entry(name).or_insert_with(|| json!({}))
+}
+
 /// RFC 7386, section 2.
 pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {

@@ -42,6 +42,9 @@ pub(crate) fn list(state: &mut State, resource: &Resource, order: &ListOrder) ->
             (state.store.version, found)
         }
         Some(token) => {
+            if !token.starts_with("page-") {
+                return Err(Refusal::bad_request("invalid continue token: continue key is not valid"));
+            }
             let at = state.pages.iter().position(|page| page.token == *token);
             let page = at.and_then(|at| state.pages.remove(at));
             page.filter(|page| page.version >= state.store.watchable_from)

@@ -58,10 +58,14 @@ fn prune_below(schema: &Value, value: &mut Value, path: &str, unknown: &mut Vec<
     }
 }
 
-/// Fills in defaults, also inside of what is a default itself.
+/// Fills in defaults, also inside of what is a default itself, and drops a `null` where none may be.
 pub(crate) fn fill_in(schema: &Value, value: &mut Value) {
     match value {
         Value::Object(map) => {
+            let properties = &schema["properties"];
+            map.retain(|name, found| {
+                !found.is_null() || properties.get(name).is_none_or(|below| below["nullable"] == json!(true))
+            });
             for (name, below) in schema["properties"].as_object().into_iter().flatten() {
                 if let Some(default) = below.get("default")
                     && map.get(name).is_none_or(|found| found.is_null() && below["nullable"] != json!(true))

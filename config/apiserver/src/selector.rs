@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::refusal::Refusal;
+use crate::resource::Resource;
 use crate::table::look_up;
 
 /// Which objects are meant.
@@ -24,11 +25,19 @@ enum Test {
 
 impl Selector {
     /// From `labelSelector` and `fieldSelector` of a query.
-    pub(crate) fn new(labels: Option<&str>, fields: Option<&str>) -> Result<Self, Refusal> {
+    pub(crate) fn new(resource: &Resource, labels: Option<&str>, fields: Option<&str>) -> Result<Self, Refusal> {
         let labels = terms(labels.unwrap_or_default()).iter().map(|term| label(term)).collect::<Option<_>>();
-        let fields = terms(fields.unwrap_or_default()).iter().map(|term| equality(term)).collect::<Option<_>>();
+        let fields = terms(fields.unwrap_or_default());
+        let fields: Option<Vec<(String, Test)>> = fields.iter().map(|term| equality(term)).collect();
         match (labels, fields) {
-            (Some(labels), Some(fields)) => Ok(Self { labels, fields }),
+            (Some(labels), Some(fields)) => {
+                let known = selectable(resource);
+                let mut names = fields.iter().map(|(name, _)| name);
+                match names.find(|name| !known.contains(&name.as_str())) {
+                    Some(name) => Err(Refusal::bad_request(format!("field label not supported: {name}"))),
+                    None => Ok(Self { labels, fields }),
+                }
+            }
             (None, _) | (_, None) => Err(Refusal::bad_request("unable to parse requirement of the selector")),
         }
     }
@@ -38,6 +47,30 @@ impl Selector {
         let field = |name: &str| look_up(object, &format!(".{name}")).and_then(Value::as_str).or(Some(""));
         self.labels.iter().all(|(name, test)| test.holds(label(name)))
             && self.fields.iter().all(|(name, test)| test.holds(field(name)))
+    }
+}
+
+/// Fields that a real server selects by.
+fn selectable(resource: &Resource) -> &'static [&'static str] {
+    match resource.name().as_str() {
+        "pods" => &["metadata.name", "metadata.namespace", "spec.nodeName", "status.phase", "status.podIP"],
+        "secrets" => &["metadata.name", "metadata.namespace", "type"],
+        "events" => &[
+            "metadata.name",
+            "metadata.namespace",
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
+        ],
+        _ => &["metadata.name", "metadata.namespace"],
     }
 }
 
@@ -108,10 +141,15 @@ mod tests {
 
     use super::*;
 
+    fn pods() -> Resource {
+        crate::resource::built_in().into_iter().find(|resource| resource.plural == "pods").unwrap()
+    }
+
     #[test]
     fn selectors_take_equality_sets_and_presence() {
         let object = json!({ "metadata": { "name": "n", "labels": { "app": "a", "tier": "x" } } });
-        let matches = |labels: &str, fields: &str| Selector::new(Some(labels), Some(fields)).unwrap().matches(&object);
+        let matches =
+            |labels: &str, fields: &str| Selector::new(&pods(), Some(labels), Some(fields)).unwrap().matches(&object);
         for good in ["app=a", "app==a,tier!=y", "tier in (x,y),app", "tier notin (z),!gone", ""] {
             assert!(matches(good, ""), "{good}");
         }
@@ -120,6 +158,8 @@ mod tests {
         }
         assert!(matches("", "metadata.name=n"));
         assert!(!matches("", "metadata.name=m"));
-        assert!(Selector::new(None, Some("no operator")).is_err());
+        assert!(Selector::new(&pods(), None, Some("no operator")).is_err());
+        let refusal = Selector::new(&pods(), None, Some("spec.port=1")).unwrap_err();
+        assert_eq!(refusal.message, "field label not supported: spec.port");
     }
 }

@@ -16,8 +16,9 @@ use tokio::task::JoinSet;
 use crate::http::answer;
 use crate::state::{Shared, State};
 use crate::store::{Effect, Key, Part};
+use crate::tls::{self, Identity};
 use crate::write::{self, FieldValidation, Terms};
-use crate::{Expiry, Options, Seen};
+use crate::{Expiry, Options, Seen, Transport};
 
 /// How long a stopped server tries to have its port again.
 const REBIND_WITHIN: Duration = Duration::from_secs(10);
@@ -28,6 +29,7 @@ const WAIT: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct ApiServer {
     address: SocketAddr,
+    identity: Option<Identity>,
     shared: Arc<Shared>,
     running: Option<Running>,
 }
@@ -38,7 +40,8 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
-const TERMS: Terms = Terms { part: Part::Main, validation: FieldValidation::Strict, effect: Effect::Kept };
+const TERMS: Terms<'_> =
+    Terms { part: Part::Main, validation: FieldValidation::Strict, effect: Effect::Kept, manager: "test" };
 
 impl ApiServer {
     /// Starts one with the namespaces `default` and `kube-system`, and nothing else.
@@ -48,14 +51,18 @@ impl ApiServer {
     pub fn start(options: Options) -> io::Result<Self> {
         let listener = TcpListener::bind(options.address)?;
         let address = listener.local_addr()?;
+        let identity = match options.transport {
+            Transport::Plain => None,
+            Transport::Tls => Some(tls::identity()?),
+        };
         let shared = Arc::new(Shared::new(options));
-        let mut server = Self { address, shared, running: None };
+        let mut server = Self { address, identity, shared, running: None };
         for name in ["default", "kube-system"] {
             let namespace =
                 serde_json::json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
             server.create(&namespace).map_err(io::Error::other)?;
         }
-        server.running = Some(run(listener, &server.shared)?);
+        server.running = Some(run(listener, server.identity.clone(), &server.shared)?);
         Ok(server)
     }
 
@@ -69,9 +76,16 @@ impl ApiServer {
     #[must_use]
     pub fn kubeconfig(&self) -> String {
         let token = self.shared.options.token.as_deref().unwrap_or("none");
+        let (scheme, authority) = match &self.identity {
+            None => ("http", String::new()),
+            Some(identity) => {
+                let pem = write::base64(identity.certificate_pem.as_bytes());
+                ("https", format!(", certificate-authority-data: {pem}"))
+            }
+        };
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: stub\n\
-             clusters: [{{ name: stub, cluster: {{ server: \"http://{}\" }} }}]\n\
+             clusters: [{{ name: stub, cluster: {{ server: \"{scheme}://{}\"{authority} }} }}]\n\
              users: [{{ name: stub, user: {{ token: \"{token}\" }} }}]\n\
              contexts: [{{ name: stub, context: {{ cluster: stub, user: stub, namespace: default }} }}]\n",
             self.address
@@ -103,7 +117,7 @@ impl ApiServer {
                 Err(_) => std::thread::yield_now(),
             }
         };
-        self.running = Some(run(listener, &self.shared)?);
+        self.running = Some(run(listener, self.identity.clone(), &self.shared)?);
         Ok(())
     }
 
@@ -288,7 +302,7 @@ impl Drop for ApiServer {
 }
 
 /// Serves on a thread of its own until told to stop; every connection ends with it.
-fn run(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<Running> {
+fn run(listener: TcpListener, identity: Option<Identity>, shared: &Arc<Shared>) -> io::Result<Running> {
     listener.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (stop, stopped) = oneshot::channel();
@@ -297,7 +311,7 @@ fn run(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<Running> {
         runtime.block_on(async {
             tokio::select! {
                 _ = stopped => {}
-                _ = serve(listener, shared) => {}
+                _ = serve(listener, identity, shared) => {}
             }
         });
         runtime.shutdown_background();
@@ -305,7 +319,7 @@ fn run(listener: TcpListener, shared: &Arc<Shared>) -> io::Result<Running> {
     Ok(Running { stop, thread })
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
+async fn serve(listener: TcpListener, identity: Option<Identity>, shared: Arc<Shared>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
     let mut connections = JoinSet::new();
     loop {
@@ -316,11 +330,18 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>) -> io::Result<()> {
             state.connections += 1;
             state.connections - 1
         };
-        let shared = shared.clone();
+        let (shared, identity) = (shared.clone(), identity.clone());
         connections.spawn(async move {
             let service = service_fn(move |request| answer(shared.clone(), number, request));
-            // A client that goes away is no matter.
-            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+            // A client that goes away is no matter, nor one that does not believe us.
+            match identity {
+                None => _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await,
+                Some(identity) => {
+                    if let Ok(stream) = identity.acceptor.accept(stream).await {
+                        let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+                    }
+                }
+            }
         });
     }
 }

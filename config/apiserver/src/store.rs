@@ -132,13 +132,14 @@ impl Store {
         if resource.status_subresource {
             metadata.insert("generation".into(), json!(1));
         }
-        for name in ["deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink"] {
+        for name in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
             metadata.remove(name);
         }
         Ok(self.commit(key, Event::Added, object, effect))
     }
 
-    /// Replaces an object. What a client may not write stays as it is; a write that changes nothing keeps the version.
+    /// Replaces an object. What a client may not write stays as it is; a write that changes nothing keeps the version. The caller
+    /// has put in who owns what.
     pub(crate) fn update(
         &mut self,
         resource: &Resource,
@@ -159,6 +160,8 @@ impl Store {
             Part::Status => {
                 let mut new = (*old).clone();
                 set(&mut new, "status", wanted.get("status").cloned());
+                let owners = wanted["metadata"].get("managedFields").cloned();
+                set(patch::entry(&mut new, "metadata"), "managedFields", owners);
                 new
             }
         };
@@ -263,7 +266,6 @@ fn main_part(resource: &Resource, old: &Value, mut wanted: Value) -> Value {
             None => _ = metadata.remove(name),
         }
     }
-    metadata_mut(&mut wanted).remove("managedFields");
     if resource.status_subresource {
         set(&mut wanted, "status", old.get("status").cloned());
     }

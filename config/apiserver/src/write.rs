@@ -4,11 +4,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::owners::{self, Conflicts, Operation, Owner};
 use crate::refusal::{Cause, Refusal};
 use crate::resource::{Resource, Scope};
 use crate::state::State;
 use crate::store::{Deleted, Effect, Key, Part, metadata_mut};
-use crate::{patch, schema, time};
+use crate::{patch, rules, schema, time};
+
+/// Media types of patches of a custom resource.
+pub(crate) const PATCHES: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 /// What a client wants to happen with fields that the schema does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +25,22 @@ pub(crate) enum FieldValidation {
 
 /// How a write is meant.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
+pub(crate) struct Terms<'t> {
     pub part: Part,
     pub validation: FieldValidation,
     pub effect: Effect,
+    /// Who writes: `fieldManager`, or the program's name.
+    pub manager: &'t str,
+}
+
+impl Terms<'_> {
+    fn owner(self, operation: Operation) -> Owner {
+        let subresource = match self.part {
+            Part::Main => "",
+            Part::Status => "status",
+        };
+        Owner { manager: self.manager.to_owned(), operation, subresource }
+    }
 }
 
 /// An object that was written, and what the client is warned of.
@@ -46,7 +63,28 @@ pub(crate) fn create(
     resource: &Resource,
     namespace: &str,
     mut object: Value,
-    terms: Terms,
+    terms: Terms<'_>,
+) -> Result<Written, Refusal> {
+    judge_kind(resource, &object)?;
+    metadata_mut(&mut object).remove("managedFields");
+    insert(state, resource, namespace, object, terms, Ownership::ByWriting)
+}
+
+/// Whether who owns what is still to be found out from what is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ownership {
+    ByWriting,
+    /// It stands in the object.
+    Applied,
+}
+
+fn insert(
+    state: &mut State,
+    resource: &Resource,
+    namespace: &str,
+    mut object: Value,
+    terms: Terms<'_>,
+    ownership: Ownership,
 ) -> Result<Written, Refusal> {
     if object["metadata"]["resourceVersion"].as_str().is_some_and(|version| !version.is_empty()) {
         return Err(Refusal::bad_request("resourceVersion should not be set on objects to be created"));
@@ -92,6 +130,10 @@ pub(crate) fn create(
         "secrets" => encode(&mut object),
         _ => {}
     }
+    if ownership == Ownership::ByWriting {
+        let owner = terms.owner(Operation::Update);
+        owners::note_write(resource.schema.as_deref(), None, &mut object, owner, &time::now());
+    }
     let object = state.store.create(resource, &key, object, &time::now(), terms.effect)?;
     settle(state, resource, terms.effect);
     Ok(Written { object, warnings })
@@ -101,8 +143,20 @@ pub(crate) fn update(
     state: &mut State,
     resource: &Resource,
     key: &Key,
+    object: Value,
+    terms: Terms<'_>,
+) -> Result<Written, Refusal> {
+    judge_kind(resource, &object)?;
+    replace(state, resource, key, object, terms, Ownership::ByWriting)
+}
+
+fn replace(
+    state: &mut State,
+    resource: &Resource,
+    key: &Key,
     mut object: Value,
-    terms: Terms,
+    terms: Terms<'_>,
+    ownership: Ownership,
 ) -> Result<Written, Refusal> {
     let old = state.store.object(key).cloned().ok_or_else(|| Refusal::not_found(resource, &key.name))?;
     // What a write may not touch is not judged by what the client says about it.
@@ -119,7 +173,7 @@ pub(crate) fn update(
                 Some(status) => _ = map.insert("status".into(), status.clone()),
                 None => _ = map.remove("status"),
             }
-            for name in ["resourceVersion", "uid"] {
+            for name in ["resourceVersion", "uid", "managedFields"] {
                 if let Some(said) = object["metadata"].get(name) {
                     metadata_mut(&mut whole).insert(name.into(), said.clone());
                 }
@@ -131,9 +185,65 @@ pub(crate) fn update(
     if resource.name() == "secrets" {
         encode(&mut object);
     }
+    if ownership == Ownership::ByWriting {
+        let owner = terms.owner(Operation::Update);
+        owners::note_write(resource.schema.as_deref(), Some(&old), &mut object, owner, &time::now());
+    }
     let object = state.store.update(resource, key, object, terms.part, terms.effect)?;
     settle(state, resource, terms.effect);
     Ok(Written { object, warnings })
+}
+
+/// Server-side apply: creates the object, or merges what is applied into it.
+pub(crate) fn apply(
+    state: &mut State,
+    resource: &Resource,
+    key: &Key,
+    mut config: Value,
+    conflicts: Conflicts,
+    terms: Terms<'_>,
+) -> Result<(Written, Existence), Refusal> {
+    if !config["metadata"]["managedFields"].is_null() {
+        return Err(Refusal::bad_request("metadata.managedFields must be nil"));
+    }
+    if let Some(said) = config["metadata"]["name"].as_str().filter(|said| *said != key.name) {
+        let message = format!("the name of the object ({said}) does not match the name on the URL ({})", key.name);
+        return Err(Refusal::bad_request(message));
+    }
+    judge_kind(resource, &config)?;
+    metadata_mut(&mut config).insert("name".into(), json!(key.name));
+    if let Some(schema) = &resource.schema
+        && let Some(unknown) = schema::prune(schema, &mut config).first()
+    {
+        // Whatever `fieldValidation` says.
+        let message = format!("failed to create typed patch object: .{unknown}: field not declared in schema");
+        return Err(Refusal::new(500, "", message));
+    }
+    if resource.status_subresource && terms.part == Part::Main {
+        patch::object_mut(&mut config).remove("status");
+    }
+    let old = state.store.object(key).cloned();
+    let owner = terms.owner(Operation::Apply);
+    let schema = resource.schema.as_deref();
+    let mut object = owners::apply(schema, old.as_deref(), &config, &owner, conflicts, &time::now())?;
+    for name in ["resourceVersion", "uid"] {
+        if let Some(said) = config["metadata"].get(name) {
+            metadata_mut(&mut object).insert(name.into(), said.clone());
+        }
+    }
+    let (written, existence) = match old {
+        None if !config["metadata"]["uid"].is_null() => return Err(Refusal::conflict(resource, &key.name, "uid")),
+        None => (insert(state, resource, &key.namespace, object, terms, Ownership::Applied)?, Existence::New),
+        Some(_) => (replace(state, resource, key, object, terms, Ownership::Applied)?, Existence::Old),
+    };
+    Ok((written, existence))
+}
+
+/// Whether an object was there before it was applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existence {
+    New,
+    Old,
 }
 
 /// Patches an object: the patched object is written like any other.
@@ -143,13 +253,13 @@ pub(crate) fn patch(
     key: &Key,
     kind: PatchKind,
     body: &Value,
-    terms: Terms,
+    terms: Terms<'_>,
 ) -> Result<Written, Refusal> {
     let old = state.store.object(key).cloned().ok_or_else(|| Refusal::not_found(resource, &key.name))?;
     if kind == PatchKind::Strategic && resource.schema.is_some() {
-        return Err(Refusal::unsupported_media_type("application/json-patch+json, application/merge-patch+json"));
+        return Err(Refusal::unsupported_media_type(PATCHES));
     }
-    let object = match kind {
+    let mut object = match kind {
         PatchKind::Json => patch::apply(&old, body).map_err(|why| {
             let message = format!("the server rejected our request due to an error in our request: {why}");
             Refusal::new(422, "Invalid", message)
@@ -160,6 +270,21 @@ pub(crate) fn patch(
             object
         }
     };
+    if !object.is_object() {
+        return Err(Refusal::new(422, "Invalid", format!(" \"\" is invalid: patch: Invalid value: \"{body}\"")));
+    }
+    // A patch has no precondition of the uid: it cannot be changed, and a write of the status alone does not look at it.
+    let uid = |object: &Value| object["metadata"]["uid"].clone();
+    if uid(&object) != uid(&old) {
+        match terms.part {
+            Part::Main => {
+                let message = format!("Invalid value: {}: field is immutable", uid(&object));
+                let cause = Cause { field: "metadata.uid".into(), reason: "FieldValueInvalid", message };
+                return Err(Refusal::invalid(resource, &key.name, &[cause]));
+            }
+            Part::Status => _ = metadata_mut(&mut object).insert("uid".into(), uid(&old)),
+        }
+    }
     update(state, resource, key, object, terms)
 }
 
@@ -194,29 +319,21 @@ fn admit(
     old: Option<&Value>,
     validation: FieldValidation,
 ) -> Result<Vec<String>, Refusal> {
-    if object["kind"].as_str() != Some(&resource.kind) || object["apiVersion"].as_str() != Some(&resource.api_version())
-    {
-        let message = format!(
-            "the API version in the data ({}) does not match the expected API version ({})",
-            object["apiVersion"].as_str().unwrap_or_default(),
-            resource.api_version()
-        );
+    judge_kind(resource, object)?;
+    if object["metadata"]["name"].as_str().is_some_and(|said| said != name) {
+        let said = object["metadata"]["name"].as_str().unwrap_or_default();
+        let message = format!("the name of the object ({said}) does not match the name on the URL ({name})");
         return Err(Refusal::bad_request(message));
     }
-    let Some(schema) = &resource.schema else { return Ok(Vec::new()) };
-    let unknown = schema::prune(schema, object);
     let mut warnings = Vec::new();
-    match validation {
-        FieldValidation::Strict if !unknown.is_empty() => {
-            let listed: Vec<String> = unknown.iter().map(|path| format!("unknown field \"{path}\"")).collect();
-            let message = format!("strict decoding error: {}", listed.join(", "));
-            return Err(Refusal::bad_request(message));
-        }
-        FieldValidation::Warn => warnings.extend(unknown.iter().map(|path| format!("unknown field \"{path}\""))),
-        FieldValidation::Strict | FieldValidation::Ignore => {}
+    let mut causes = rules::causes(resource, object)?;
+    if let Some(schema) = &resource.schema {
+        warnings = unknown_fields(schema, object, validation)?;
+        schema::fill_in(schema, object);
+        causes.extend(schema::validate(schema, object, old));
+    } else if let (Some(old), "pods") = (old, resource.name().as_str()) {
+        causes.extend(rules::pod_change(old, object));
     }
-    schema::fill_in(schema, object);
-    let mut causes = schema::validate(schema, object, old);
     if let Some(old) = old {
         // What was wrong before and has not been touched is let be (CRD validation ratcheting, in servers since 1.30).
         causes.retain(|cause| {
@@ -229,6 +346,43 @@ fn admit(
         });
     }
     if causes.is_empty() { Ok(warnings) } else { Err(Refusal::invalid(resource, name, &causes)) }
+}
+
+fn judge_kind(resource: &Resource, object: &Value) -> Result<(), Refusal> {
+    if !object.is_object() {
+        let message = format!("the object provided is unrecognized (must be of type {})", resource.kind);
+        return Err(Refusal::bad_request(message));
+    }
+    let (kind, version) = (object["kind"].as_str().unwrap_or_default(), object["apiVersion"].as_str());
+    if kind.is_empty() {
+        let message = format!("{} cannot be handled: Object 'Kind' is missing in '{object}'", resource.kind);
+        return Err(Refusal::bad_request(message));
+    }
+    if version == Some(&resource.api_version()) {
+        if kind == resource.kind {
+            return Ok(());
+        }
+        let message = format!("Invalid value: {kind:?}: must be {}", resource.kind);
+        let cause = Cause { field: "kind".into(), reason: "FieldValueInvalid", message };
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        return Err(Refusal::invalid(resource, name, &[cause]));
+    }
+    let (said, wanted) = (version.unwrap_or_default(), resource.api_version());
+    let message = format!("the API version in the data ({said}) does not match the expected API version ({wanted})");
+    Err(Refusal::bad_request(message))
+}
+
+/// Prunes what the schema does not know; what is to be warned of comes back.
+fn unknown_fields(schema: &Value, object: &mut Value, validation: FieldValidation) -> Result<Vec<String>, Refusal> {
+    let unknown = schema::prune(schema, object).into_iter().map(|path| format!("unknown field \"{path}\""));
+    let unknown: Vec<String> = unknown.collect();
+    match validation {
+        FieldValidation::Strict if !unknown.is_empty() => {
+            Err(Refusal::bad_request(format!("strict decoding error: {}", unknown.join(", "))))
+        }
+        FieldValidation::Warn => Ok(unknown),
+        FieldValidation::Strict | FieldValidation::Ignore => Ok(Vec::new()),
+    }
 }
 
 /// What a controller of a real server does with a new CustomResourceDefinition within milliseconds.

@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
+use crds::server::Credentials;
 use policy::Diagnostic;
+use tokio::sync::oneshot;
 
 use crate::limits::WATCH_LASTS;
 use crate::snapshot::{ResourceId, Snapshot};
@@ -13,8 +15,10 @@ use crate::snapshot::{ResourceId, Snapshot};
 /// Which API server, and what of it.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A kubeconfig file; `None`: the usual places, else the pod's service account.
+    /// A kubeconfig file; `None`: what `KUBECONFIG` names, else the pod's service account, else `~/.kube/config`.
     pub kubeconfig: Option<PathBuf>,
+    /// Where credentials that objects name may come from.
+    pub credentials: Credentials,
     /// Namespaces that are watched; empty: all.
     pub namespaces: Vec<String>,
     /// This process among the others, unlike any of them.
@@ -29,8 +33,14 @@ impl Settings {
     /// All namespaces of the cluster found in the usual places.
     #[must_use]
     pub fn new(identity: String) -> Self {
-        let watch_lasts = WATCH_LASTS;
-        Self { kubeconfig: None, namespaces: Vec::new(), identity, lease_namespace: None, watch_lasts }
+        Self {
+            kubeconfig: None,
+            credentials: Credentials::All,
+            namespaces: Vec::new(),
+            identity,
+            lease_namespace: None,
+            watch_lasts: WATCH_LASTS,
+        }
     }
 }
 
@@ -86,9 +96,14 @@ pub enum ClusterNews {
     Refused(Vec<Diagnostic>),
     /// The API server went away or came back.
     Contact(Contact),
+    /// What the first snapshot waits for, and what to do about it; told before it, and when that changes.
+    Waiting(Vec<String>),
     /// Something to know that changes nothing.
     Note(String),
 }
+
+/// How a gateway that ends takes its leave: it sends a sender, which is answered or dropped once others may write statuses.
+pub type Leave = oneshot::Receiver<oneshot::Sender<()>>;
 
 /// Endpoints of a worker set, or a provider as one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

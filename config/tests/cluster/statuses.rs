@@ -163,6 +163,28 @@ fn only_the_holder_of_the_lease_writes() {
 }
 
 #[test]
+fn who_leaves_gives_the_lease_back_and_the_next_need_not_wait_for_its_end() {
+    let server = server();
+    server.create(&workers("gemma")).unwrap();
+    let mut first = follow_for(&server, "first", Duration::from_secs(50));
+    let holder = |lease: &Value| lease["spec"]["holderIdentity"].as_str().unwrap_or_default().to_owned();
+    let wait = |who: &str| {
+        let lease = server.wait("leases.coordination.k8s.io", "default", "kinference-status", |l| holder(l) == who);
+        lease.unwrap_or_else(|| panic!("`{who}` never holds it"))
+    };
+    wait("first");
+    first.leave();
+    let lease = wait("");
+    assert_eq!((&lease["spec"]["leaseDurationSeconds"], &lease["spec"]["leaseTransitions"]), (&json!(1), &json!(0)));
+    // All else goes on, and no status is written any more.
+    server.forget_seen();
+    server.create(&workers("llama")).unwrap();
+    first.snapshot("it still follows", |snapshot| snapshot.worker_sets.len() == 2);
+    let _second = follow_for(&server, "second", Duration::from_secs(50));
+    assert_eq!(wait("second")["spec"]["leaseTransitions"], 1);
+}
+
+#[test]
 fn a_server_that_lets_no_status_be_written_is_still_followed() {
     let server = server();
     server.forbid("patch", "inferenceworkersets/status");

@@ -49,6 +49,7 @@ pub(crate) fn server() -> ApiServer {
 pub(crate) struct Followed {
     news: Receiver<ClusterNews>,
     pub(crate) feedback: watch::Sender<Feedback>,
+    leave: Option<oneshot::Sender<oneshot::Sender<()>>>,
     _ending: Ending,
     /// Holds the kubeconfig for as long as it is followed.
     #[allow(dead_code, reason = "held")]
@@ -79,11 +80,12 @@ fn follow_by(settings: Settings) -> Followed {
     let (sender, news) = channel();
     let (feedback, told) = watch::channel(Feedback::default());
     let (stop, stopped) = oneshot::channel();
+    let (leave, asked) = oneshot::channel();
     let tell_back = feedback.clone();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let mut cluster = Cluster::follow(settings, told);
+            let mut cluster = Cluster::follow(settings, told, asked);
             let forward = async {
                 while let Some(news) = cluster.next().await {
                     // As a gateway whose data threads take everything over at once.
@@ -101,7 +103,13 @@ fn follow_by(settings: Settings) -> Followed {
             }
         });
     });
-    Followed { news, feedback, _ending: Ending { stop: Some(stop), thread: Some(thread) }, folder: None }
+    Followed {
+        news,
+        feedback,
+        leave: Some(leave),
+        _ending: Ending { stop: Some(stop), thread: Some(thread) },
+        folder: None,
+    }
 }
 
 /// Follows a server.
@@ -155,6 +163,21 @@ impl Followed {
     pub(crate) fn note(&self, text: &str) -> String {
         self.wait(text, |news| match news {
             ClusterNews::Note(note) if note.contains(text) => Some(note),
+            _ => None,
+        })
+    }
+
+    /// Waits until it has left the writing of statuses to others.
+    pub(crate) fn leave(&mut self) {
+        let (answer, left) = oneshot::channel();
+        self.leave.take().expect("it is here").send(answer).expect("it listens");
+        left.blocking_recv().expect("an answer");
+    }
+
+    /// Waits for what the first snapshot waits for.
+    pub(crate) fn waiting(&self, what: &str, wanted: impl Fn(&[String]) -> bool) -> Vec<String> {
+        self.wait(what, |news| match news {
+            ClusterNews::Waiting(reasons) if wanted(&reasons) => Some(reasons),
             _ => None,
         })
     }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use apiserver::{ApiServer, Expiry};
+use apiserver::{ApiServer, Expiry, Options, Transport};
 use config::source::cluster::{ClusterNews, Contact};
 use crds::Kind;
 
-use crate::support::{Followed, define, definition, follow, follow_for, pool, server, workers};
+use crate::support::{Followed, bare, define, definition, follow, follow_for, pool, server, workers};
 
 fn followed_with_one(server: &ApiServer) -> Followed {
     server.create(&workers("gemma")).unwrap();
@@ -116,13 +116,45 @@ fn a_definition_that_is_deleted_takes_its_objects_and_brings_them_back() {
 }
 
 #[test]
+fn definitions_that_are_not_installed_are_waited_for_and_the_way_out_is_told() {
+    let server = bare();
+    let followed = follow(&server);
+    let told = followed.waiting("why nothing is in force", |reasons| !reasons.is_empty());
+    assert_eq!(told.len(), 1, "{told:?}");
+    for word in ["inferencepools", "inferencetenants", "kinfctl schema --crds | kubectl apply"] {
+        assert!(told[0].contains(word), "{told:?}");
+    }
+    define(&server);
+    server.create(&workers("gemma")).unwrap();
+    followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+}
+
+#[test]
+fn a_server_that_speaks_tls_is_believed_by_its_kubeconfig_alone() {
+    let options = Options { transport: Transport::Tls, ..Options::default() };
+    let server = ApiServer::start(options.clone()).unwrap();
+    define(&server);
+    server.create(&workers("gemma")).unwrap();
+    let followed = follow(&server);
+    followed.snapshot("over TLS", |snapshot| snapshot.worker_sets.len() == 1);
+    let other = ApiServer::start(options).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, server.kubeconfig().replace(&server.address().to_string(), &other.address().to_string()))
+        .unwrap();
+    let stranger = crate::support::follow_file(path);
+    let contact = stranger.contact("it is not believed", |contact| *contact != Contact::With);
+    assert!(matches!(&contact, Contact::Without { why, .. } if why.contains("certificate")), "{contact:?}");
+}
+
+#[test]
 fn nothing_is_in_force_before_every_kind_could_be_read() {
     let server = server();
     server.forbid("list", "inferencetenants");
     server.create(&workers("gemma")).unwrap();
     let followed = follow(&server);
-    let note = followed.note("inferencetenants");
-    assert!(note.contains("cannot list resource"), "{note}");
+    let told = followed.waiting("what is not allowed", |reasons| reasons.len() == 1);
+    assert!(told[0].contains("inferencetenants") && told[0].contains("cannot list resource"), "{told:?}");
     // All the others have been listed by now: the refused one is tried again and again.
     assert!(server.wait_seen(|seen| {
         let lists = |plural: &str| seen.iter().filter(|s| s.verb == "list" && s.resource == plural).count();
@@ -166,6 +198,6 @@ fn only_the_token_lets_in() {
     let text = server.kubeconfig().replace(&server.address().to_string(), &locked.address().to_string());
     std::fs::write(&path, text).unwrap();
     let refused = crate::support::follow_file(path);
-    let note = refused.note("Unauthorized");
-    assert!(!note.contains("right"), "{note}");
+    let told = refused.waiting("it is not let in", |reasons| reasons.len() == Kind::CUSTOM_RESOURCES.len());
+    assert!(told.iter().all(|reason| reason.contains("Unauthorized") && !reason.contains("right")), "{told:?}");
 }

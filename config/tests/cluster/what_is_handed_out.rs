@@ -4,17 +4,7 @@ use config::source::cluster::{ClusterNews, PodState};
 use crds::Kind;
 use serde_json::json;
 
-use crate::support::{bare, define, follow, object, pod, pool, run_pod, server, workers};
-
-#[test]
-fn definitions_that_are_not_there_are_waited_for_and_told_of() {
-    let server = bare();
-    let followed = follow(&server);
-    followed.note("are the CustomResourceDefinitions installed?");
-    define(&server);
-    server.create(&workers("gemma")).unwrap();
-    followed.snapshot("what came later", |snapshot| snapshot.worker_sets.len() == 1);
-}
+use crate::support::{follow, object, pod, pool, run_pod, server, workers};
 
 #[test]
 fn objects_come_change_and_go() {

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use config::server_file::{AccessLog, Balancers, Listener, ResourceSource};
 use config::snapshot::StaticEndpoint;
 use config::{Lookup, ServerFile, SourceFile};
-use crds::server::DataThreads;
+use crds::server::{Credentials, DataThreads};
 use policy::Diagnostic;
 
 use super::lint::human;
@@ -21,16 +21,29 @@ use crate::io::Driver;
 use crate::server::{ListenerOptions, Options, Sharing};
 use crate::tls::Certificate;
 
-/// Run a gateway: from a file (`--config`), or over the servers given (`--listen ADDR URL...`).
+/// Run a gateway: from a file (`--config`), by the resources of a cluster (`--listen ADDR --kubernetes`), or over the servers
+/// given (`--listen ADDR URL...`).
 #[derive(Debug, Args)]
-#[command(override_usage = "kinference serve --config FILE\n       kinference serve --listen ADDR [OPTIONS] URL...")]
+#[command(
+    override_usage = "kinference serve --config FILE\n       kinference serve --listen ADDR [OPTIONS] --kubernetes\n       kinference serve --listen ADDR [OPTIONS] URL..."
+)]
+#[command(group = ArgGroup::new("source").args(["urls", "kubernetes"]))]
 pub(super) struct Serve {
-    /// The server's own file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "threads", "admin", "access_log", "urls"], required_unless_present = "listen")]
+    /// The server's own file; it says where resources come from: `resources: [FOLDER]` or `kubernetes: { enabled: true }`
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["listen", "threads", "admin", "access_log", "urls", "kubernetes"], required_unless_present = "listen")]
     config: Option<PathBuf>,
     /// Where requests come in, as IP:PORT; may be given several times
-    #[arg(long, value_name = "ADDR", value_parser = parse_address, requires = "urls")]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address, requires = "source")]
     listen: Vec<SocketAddr>,
+    /// Resources come from a Kubernetes API server: that of KUBECONFIG, else that of the pod this runs in, else ~/.kube/config
+    #[arg(long, requires = "listen")]
+    kubernetes: bool,
+    /// A kubeconfig file, with --kubernetes
+    #[arg(long, value_name = "FILE", requires = "kubernetes", conflicts_with = "urls")]
+    kubeconfig: Option<PathBuf>,
+    /// A namespace whose resources are used, with --kubernetes; may be given several times [default: all]
+    #[arg(long, value_name = "NAME", requires = "kubernetes", conflicts_with = "urls")]
+    namespace: Vec<String>,
     /// Data threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
@@ -72,16 +85,21 @@ impl Serve {
         if let Some(address) = self.listen.iter().find(|a| twice(a) || (a.port() != 0 && **a == self.admin)) {
             return Err(usage(format!("{address} is given twice: --listen and --admin need a port of their own each")));
         }
-        let mut servers = self.urls;
-        servers.sort();
-        servers.dedup();
+        let source = if self.kubernetes {
+            in_cluster(self.namespace, self.kubeconfig, Credentials::default())?
+        } else {
+            let mut servers = self.urls;
+            servers.sort();
+            servers.dedup();
+            Source::Servers(servers)
+        };
         let defaults = ServerFile::default();
         Ok(Options {
             listeners: self.listen.into_iter().map(ListenerOptions::plain).collect(),
             admin: Some(self.admin),
             data_threads: self.threads.map(usize::from),
             driver: self.driver,
-            source: Source::Servers(servers),
+            source,
             balancers: None,
             server_file: None,
             access_log: Target::parse(&self.access_log),
@@ -137,25 +155,37 @@ fn from_file(path: &Path, driver: Driver) -> Result<Options, ExitCode> {
 fn source(path: &Path, resources: ResourceSource) -> Result<Source, ExitCode> {
     match resources {
         ResourceSource::Files(paths) if paths.is_empty() => {
-            Err(usage(format!("{}: `resources` names no files: name a file or a folder of documents", path.display())))
+            let ways = "name files or folders of documents in `resources`, or turn `kubernetes` on";
+            Err(usage(format!("{}: nothing says where resources come from: {ways}", path.display())))
         }
         ResourceSource::Files(paths) => {
             let set = config::source::read_set(&paths).map_err(|findings| refused(&findings, &[]))?;
             config::load(&set, &Lookup::process()).map_err(|findings| refused(&findings, &set))?;
             Ok(Source::Files(paths))
         }
-        #[cfg(feature = "kubernetes")]
-        ResourceSource::Kubernetes { namespaces, kubeconfig } => Ok(cluster(namespaces, kubeconfig)),
-        #[cfg(not(feature = "kubernetes"))]
-        ResourceSource::Kubernetes { .. } => {
-            Err(usage(format!("{}: this program was built without `kubernetes`: use `resources`", path.display())))
+        ResourceSource::Kubernetes { namespaces, kubeconfig, credentials } => {
+            in_cluster(namespaces, kubeconfig, credentials)
         }
     }
 }
 
+#[cfg(feature = "kubernetes")]
+fn in_cluster(
+    namespaces: Vec<String>,
+    kubeconfig: Option<PathBuf>,
+    credentials: Credentials,
+) -> Result<Source, ExitCode> {
+    Ok(cluster(namespaces, kubeconfig, credentials))
+}
+
+#[cfg(not(feature = "kubernetes"))]
+fn in_cluster(_: Vec<String>, _: Option<PathBuf>, _: Credentials) -> Result<Source, ExitCode> {
+    Err(usage("this program was built without `kubernetes`: use `resources`".to_owned()))
+}
+
 /// A cluster. A pod is told its name and namespace by its environment; the number tells apart processes of one name.
 #[cfg(feature = "kubernetes")]
-fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>) -> Source {
+fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>, credentials: Credentials) -> Source {
     use std::hash::{BuildHasher, RandomState};
     let said = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let name = said("POD_NAME").or_else(|| said("HOSTNAME")).unwrap_or_else(|| "kinference".to_owned());
@@ -163,6 +193,7 @@ fn cluster(namespaces: Vec<String>, kubeconfig: Option<PathBuf>) -> Source {
     Source::Cluster(config::source::cluster::Settings {
         kubeconfig,
         namespaces,
+        credentials,
         lease_namespace: said("POD_NAMESPACE"),
         ..config::source::cluster::Settings::new(identity)
     })

@@ -184,6 +184,7 @@ fn status() -> Status {
         unresolved: Vec::new(),
         config: ConfigStatus { in_force_since: None, refusals: 0, last_refusal: None },
         contact: None,
+        waiting: Vec::new(),
         balancers: None,
         tokenizers: Vec::new(),
         certificates: CertificatesStatus::default(),

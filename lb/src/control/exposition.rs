@@ -621,6 +621,7 @@ mod tests {
             unresolved: vec![("gpu7.lan".into(), "no such name".into())],
             config: ConfigStatus { in_force_since: None, refusals: 3, last_refusal: None },
             contact: None,
+            waiting: Vec::new(),
             balancers: None,
             certificates: CertificatesStatus {
                 in_use: vec![("127.0.0.1:8443".parse().unwrap(), Some(1_800_000_000))],

@@ -136,6 +136,9 @@ struct Control {
     refusals: u64,
     last_refusal: Option<Refusal>,
     contact: Option<Contact>,
+    /// What the first configuration waits for.
+    waiting: Vec<String>,
+    source: source::Running,
     feedback: latest::Sender<Feedback>,
     access_log: AccessLog,
     facts: Arc<Facts>,
@@ -156,7 +159,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let (questions, mut asked) = mpsc::channel(QUESTIONS_MAX);
     let endpoints_min = setup.source.endpoints_min();
     let (feedback, told_back) = latest::channel(Feedback::default());
-    let mut snapshots = setup.source.start(told_back);
+    let source = setup.source.start(told_back);
     let (certificates, mut changed_certificates) = Certificates::watch(setup.certificates);
     let (tokenizers, mut read_tokenizers) = Tokenizers::new(setup.shards.len());
     let (keys, mut found_keys) = Keys::new();
@@ -180,6 +183,8 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         refusals: 0,
         last_refusal: None,
         contact: None,
+        waiting: Vec::new(),
+        source,
         feedback,
         access_log,
         facts: Arc::new(setup.facts),
@@ -199,7 +204,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
     let ended = loop {
         tokio::select! {
             Some(message) = from_shards.recv() => control.heard(message),
-            Some(event) = snapshots.recv() => control.source(event),
+            Some(event) = control.source.next() => control.source(event),
             Some(found) = resolved.recv() => {
                 if control.resolver.take(found) {
                     control.replan();
@@ -230,11 +235,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             break Ended::Drained;
         }
     };
-    // Lines of the last requests may have come behind the last message that was looked at.
-    while let Ok(message) = from_shards.try_recv() {
-        control.heard(message);
-    }
-    control.access_log.flush(FLUSH_WITHIN);
+    control.end(ended, &mut from_shards).await;
     Ok(ended)
 }
 
@@ -350,6 +351,12 @@ impl Control {
                 self.replan();
             }
             SourceEvent::Contact(contact) => self.contact(contact),
+            SourceEvent::Waiting(reasons) => {
+                for reason in reasons.iter().filter(|reason| !self.waiting.contains(reason)) {
+                    journal::warn("nothing is in force yet", &[("waiting_for", reason)]);
+                }
+                self.waiting = reasons;
+            }
         }
     }
 
@@ -484,11 +491,24 @@ impl Control {
     fn drain(&mut self) {
         journal::info("draining; a second signal ends at once", &[("drain_timeout_s", &self.drain_timeout.as_secs())]);
         self.phase = Phase::Draining;
+        self.source.leave();
         self.drain_until = Some(Instant::now() + self.drain_timeout);
         for (index, shard) in self.shards.iter().enumerate() {
             if shard.send(ToShard::Drain).is_err() {
                 journal::error("a data thread is stuck and cannot be drained", &[("thread", &index)]);
             }
+        }
+    }
+
+    /// What is left to do once the loop is over.
+    async fn end(&mut self, ended: Ended, from_shards: &mut mpsc::Receiver<FromShard>) {
+        // Lines of the last requests may have come behind the last message that was looked at.
+        while let Ok(message) = from_shards.try_recv() {
+            self.heard(message);
+        }
+        self.access_log.flush(FLUSH_WITHIN);
+        if ended != Ended::Forced {
+            self.source.left().await;
         }
     }
 
@@ -504,6 +524,7 @@ impl Control {
                 last_refusal: self.last_refusal.clone(),
             },
             contact: self.contact.clone(),
+            waiting: self.waiting.clone(),
             balancers: self.balancers.as_ref().map(Balancers::status),
             certificates: self.certificates.status(),
             tokenizers: self.plan.as_ref().map(|plan| self.tokenizers.status(&plan.snapshot)).unwrap_or_default(),

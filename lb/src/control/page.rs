@@ -37,7 +37,13 @@ pub(crate) fn readyz(status: &Status) -> (StatusCode, String) {
     let ready = status.endpoints.iter().filter(|endpoint| endpoint.verdict.readiness == Readiness::Ready).count();
     let mut reasons: Vec<String> = Vec::new();
     match status.phase {
-        Phase::Starting => reasons.push(String::from("no configuration is in force yet")),
+        Phase::Starting => {
+            reasons.push(String::from("no configuration is in force yet"));
+            reasons.extend(status.waiting.iter().cloned());
+            if let (Some(Contact::Without { why, .. }), true) = (&status.contact, status.waiting.is_empty()) {
+                reasons.push(format!("the API server does not answer: {why}"));
+            }
+        }
         Phase::Serving if ready > 0 => {}
         Phase::Serving => {
             reasons.push(String::from("no endpoint is ready"));

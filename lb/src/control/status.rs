@@ -59,6 +59,8 @@ pub(crate) struct Status {
     pub config: ConfigStatus,
     /// Whether the cluster that resources come from answers; `None` when they come from elsewhere.
     pub contact: Option<Contact>,
+    /// What the first configuration waits for, and what to do about it.
+    pub waiting: Vec<String>,
     /// What is heard of other balancers; `None` when there are none.
     pub balancers: Option<BalancersStatus>,
     pub certificates: CertificatesStatus,

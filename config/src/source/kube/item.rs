@@ -65,6 +65,8 @@ pub(super) struct Key {
 pub(super) struct Object {
     pub key: Key,
     pub uid: String,
+    /// Of this state of it: its status is written to no other.
+    pub version: String,
     /// Rises with every change of `spec`.
     pub generation: i64,
     /// `spec` as it is stored, or why the object cannot be read at all.
@@ -124,6 +126,7 @@ pub(super) fn object(subject: &Subject, guard: DeserializeGuard<DynamicObject>) 
     let metadata = kube::Resource::meta(&guard);
     let key = Key { kind: *kind, id: id(metadata)? };
     let (uid, generation) = (metadata.uid.clone().unwrap_or_default(), metadata.generation.unwrap_or(0));
+    let version = metadata.resource_version.clone().unwrap_or_default();
     let (spec, status) = match guard.0 {
         Ok(mut object) => {
             // A status that is not ours to read is written anew.
@@ -132,7 +135,7 @@ pub(super) fn object(subject: &Subject, guard: DeserializeGuard<DynamicObject>) 
         }
         Err(invalid) => (Err(invalid.error), Status::default()),
     };
-    Some(Item::Object(Arc::new(Object { key, uid, generation, spec, status })))
+    Some(Item::Object(Arc::new(Object { key, uid, version, generation, spec, status })))
 }
 
 /// Reads a pod.

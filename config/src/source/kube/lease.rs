@@ -2,7 +2,8 @@
 //!
 //! As client-go's leader election: a lease that has not changed for its duration by one's own clock may be taken, so clocks
 //! need not agree; a write goes against the version that was read, so that one of two wins. For a moment after a pause of a
-//! process two may write: both write the same, since a status follows from the objects.
+//! process two may write: both write the same, since a status follows from the objects. Who leaves gives the lease back, and
+//! the next one need not wait for it to run out.
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::watch::Failure;
 use crate::limits::{LEASE_EVERY, LEASE_LASTS};
+use crate::source::cluster::Leave;
 
 /// Whether this process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +53,32 @@ fn step(observed: &Observed, identity: &str, now: Instant) -> Step {
     if free { Step::Take } else { Step::Leave }
 }
 
-/// Takes part in the election until nobody listens.
-pub(super) async fn run(client: Client, namespace: String, identity: String, role: watch::Sender<Role>) {
+/// Times that giving the lease back is tried: a renewal of one's own may still be on its way.
+const GIVE_BACK_TRIES: u32 = 3;
+
+/// Takes part in the election until nobody listens, or until told to leave.
+pub(super) async fn run(client: Client, namespace: String, identity: String, role: watch::Sender<Role>, leave: Leave) {
     let api: Api<Lease> = Api::namespaced(client, &namespace);
+    let told = tokio::select! {
+        () = hold(&api, &identity, &role) => return,
+        told = leave => told,
+    };
+    // Whoever could have said so has ended without a word.
+    let Ok(answer) = told else { return };
+    role.send_replace(Role::Reader);
+    // Also where it is not known to be held: it may just have been taken. One that cannot be given back runs out by itself.
+    let _ = timeout(LEASE_EVERY, give_back(&api, &identity)).await;
+    // Whoever asked may have gone.
+    let _ = answer.send(());
+}
+
+/// Takes the lease when it is free, and renews it, until nobody listens.
+async fn hold(api: &Api<Lease>, identity: &str, role: &watch::Sender<Role>) {
     let mut observed: Option<Observed> = None;
     let mut renewed = Instant::now();
     // Each turn is one look at the lease.
     while !role.is_closed() {
-        let turn = timeout(LEASE_EVERY, turn(&api, &identity, &mut observed)).await;
+        let turn = timeout(LEASE_EVERY, turn(api, identity, &mut observed)).await;
         let now = match turn {
             Ok(Ok(held)) => {
                 renewed = Instant::now();
@@ -91,6 +111,35 @@ async fn turn(api: &Api<Lease>, identity: &str, observed: &mut Option<Observed>)
             lease.spec = Some(held(Some(&spec), identity));
             written(api.replace(NAME, &PostParams::default(), &lease).await)
         }
+    }
+}
+
+/// Makes the lease free, where it is one's own.
+async fn give_back(api: &Api<Lease>, identity: &str) -> kube::Result<()> {
+    for _ in 0..GIVE_BACK_TRIES {
+        let Some(mut lease) = api.get_opt(NAME).await? else { return Ok(()) };
+        let spec = lease.spec.take().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(identity) {
+            return Ok(());
+        }
+        lease.spec = Some(free(spec));
+        match api.replace(NAME, &PostParams::default(), &lease).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            result => return result.map(|_| ()),
+        }
+    }
+    Ok(())
+}
+
+/// The lease in nobody's name: as client-go leaves it, with a duration of a second, since none is not allowed.
+fn free(before: LeaseSpec) -> LeaseSpec {
+    let now = MicroTime(Timestamp::now());
+    LeaseSpec {
+        holder_identity: None,
+        lease_duration_seconds: Some(1),
+        acquire_time: Some(now.clone()),
+        renew_time: Some(now),
+        ..before
     }
 }
 
@@ -138,6 +187,8 @@ mod tests {
         assert_eq!(step(&observed("other"), "me", after(11)), Step::Take);
         assert_eq!(step(&observed(""), "me", after(0)), Step::Take);
         assert_eq!(step(&observed("me"), "me", after(0)), Step::Take);
+        let left = Observed { spec: free(observed("other").spec), since };
+        assert_eq!(step(&left, "me", after(0)), Step::Take);
     }
 
     #[test]

@@ -291,7 +291,10 @@ mod tests {
     fn object(kind: Kind, name: &str, generation: i64, spec: Value) -> (Key, Arc<Object>) {
         let key = Key { kind, id: ResourceId { namespace: "default".into(), name: name.into() } };
         let status = crds::status::Status::default();
-        (key.clone(), Arc::new(Object { key, uid: name.into(), generation, spec: Ok(spec), status }))
+        (
+            key.clone(),
+            Arc::new(Object { key, uid: name.into(), version: "1".into(), generation, spec: Ok(spec), status }),
+        )
     }
 
     fn workers(name: &str) -> (Key, Arc<Object>) {

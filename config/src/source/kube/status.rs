@@ -93,12 +93,13 @@ pub(super) fn wanted(key: &Key, verdict: &Verdict, tally: &Tally, taken: Taken, 
     }
 }
 
+/// Status, reason and message; none is empty: some servers take an empty text for none, and refuse the whole status.
 type Told = (&'static str, &'static str, String);
 
 fn accepted(verdict: &Verdict) -> Told {
     if verdict.errors.is_empty() {
         let message = match verdict.warnings.len() {
-            0 => String::new(),
+            0 => "the object is valid".to_owned(),
             _ => format!("with warnings: {}", listed(&verdict.warnings)),
         };
         return ("True", "Accepted", message);
@@ -111,7 +112,7 @@ fn resolved(verdict: &Verdict) -> Told {
         return ("Unknown", "Invalid", "the object is not accepted".to_owned());
     }
     match verdict.unresolved.first().map(|finding| finding.code) {
-        None => ("True", "ResolvedRefs", String::new()),
+        None => ("True", "ResolvedRefs", "all that it names is there".to_owned()),
         Some(Code::SecretMissing) => ("False", "SecretNotFound", listed(&verdict.unresolved)),
         Some(_) => ("False", "RefNotFound", listed(&verdict.unresolved)),
     }
@@ -119,7 +120,7 @@ fn resolved(verdict: &Verdict) -> Told {
 
 fn programmed(key: &Key, verdict: &Verdict, taken: Taken) -> Told {
     match (verdict.in_force, taken) {
-        (InForce::Current, Taken::Over) => ("True", "Programmed", String::new()),
+        (InForce::Current, Taken::Over) => ("True", "Programmed", "in force".to_owned()),
         (InForce::Current, Taken::NotYet) => ("False", "Pending", "on its way into force".to_owned()),
         (InForce::Earlier(generation), _) => {
             ("False", "Invalid", format!("generation {generation}, the last good one, stays in force"))

@@ -25,14 +25,27 @@ use crate::limits::{STATUS_EVERY, STATUS_WRITES_MAX};
 const WRITE_WITHIN: Duration = Duration::from_secs(10);
 /// How long nothing is written after the server refused.
 const PAUSE: Duration = Duration::from_secs(10);
+/// How long the status of an object that had changed meanwhile waits for the watch to bring the change.
+const OVERTAKEN_PAUSE: Duration = Duration::from_millis(500);
 /// Events that are remembered as told.
 const TOLD_MAX: usize = 10_000;
 
 /// One write.
 #[derive(Clone, Debug)]
 pub(super) enum Write {
-    Status { key: Key, uid: String, status: Box<Status> },
-    Event { key: Key, uid: String, reason: String, message: String },
+    /// `version` is the one that the status was made for.
+    Status {
+        key: Key,
+        uid: String,
+        version: String,
+        status: Box<Status>,
+    },
+    Event {
+        key: Key,
+        uid: String,
+        reason: String,
+        message: String,
+    },
 }
 
 /// How a write ended.
@@ -62,6 +75,8 @@ pub(super) struct Desk {
     paused_until: Option<Instant>,
     /// Objects whose status the server does not take as they are, by uid: an old server judges the whole object anew.
     unwritable: HashMap<String, i64>,
+    /// Objects that had changed when their status was to be written, by uid, and when: the watch is to bring them.
+    overtaken: HashMap<String, Instant>,
     /// Writes of statuses so far.
     pub writes: u64,
 }
@@ -91,6 +106,9 @@ impl Desk {
             if self.unwritable.get(&object.uid) == Some(&object.generation) {
                 continue;
             }
+            if self.overtaken.get(&object.uid).is_some_and(|at| now.duration_since(*at) < OVERTAKEN_PAUSE) {
+                continue;
+            }
             let last = self.last.get(&object.uid);
             let had = last.map_or(&object.status, |last| &last.wanted);
             let status = wanted(key, verdict, facts.tally, facts.taken, had, &time);
@@ -99,12 +117,14 @@ impl Desk {
             let theirs = rested && last.is_some_and(|last| object.status != last.stored);
             let news = status.conditions != had.conditions;
             if status != *had && (news || rested) || theirs {
-                due.push(Write::Status { key: key.clone(), uid: object.uid.clone(), status: Box::new(status) });
+                let (uid, version) = (object.uid.clone(), object.version.clone());
+                due.push(Write::Status { key: key.clone(), uid, version, status: Box::new(status) });
             }
         }
         let uids: HashSet<&str> = facts.objects.values().map(|object| object.uid.as_str()).collect();
         self.last.retain(|uid, _| uids.contains(uid.as_str()));
         self.unwritable.retain(|uid, _| uids.contains(uid.as_str()));
+        self.overtaken.retain(|uid, _| uids.contains(uid.as_str()));
         due
     }
 
@@ -138,8 +158,10 @@ impl Desk {
                 let last = Last { at: now, wanted: (**status).clone(), stored: (**stored).clone() };
                 self.last.insert(uid.clone(), last);
             }
-            // It is gone, or another version is on its way here.
-            (Write::Status { .. } | Write::Event { .. }, Ok(_) | Err(Failure::Absent | Failure::Expired)) => {}
+            // Another version is on its way here.
+            (Write::Status { uid, .. }, Ok(None)) => _ = self.overtaken.insert(uid.clone(), now),
+            (Write::Status { .. }, Err(Failure::Absent | Failure::Expired)) => {}
+            (Write::Event { .. }, Ok(_) | Err(Failure::Absent | Failure::Expired)) => {}
             (Write::Status { uid, status, .. }, Err(Failure::Invalid(_))) => {
                 self.unwritable.insert(uid.clone(), status.observed_generation.unwrap_or(0));
             }
@@ -171,7 +193,9 @@ pub(super) fn resource(kind: crds::Kind) -> ApiResource {
 pub(super) async fn make(client: &Client, identity: &str, write: Write) -> Written {
     let made = async {
         match &write {
-            Write::Status { key, uid, status } => patch_status(client, key, uid, status).await.map(|s| s.map(Box::new)),
+            Write::Status { key, version, status, .. } => {
+                patch_status(client, key, version, status).await.map(|stored| stored.map(Box::new))
+            }
             Write::Event { key, uid, reason, message } => {
                 create_event(client, identity, key, uid, reason, message).await.map(|()| None)
             }
@@ -186,10 +210,10 @@ pub(super) async fn make(client: &Client, identity: &str, write: Write) -> Writt
 }
 
 /// What the server has then; `None` when the object is another one by now.
-async fn patch_status(client: &Client, key: &Key, uid: &str, status: &Status) -> kube::Result<Option<Status>> {
+async fn patch_status(client: &Client, key: &Key, version: &str, status: &Status) -> kube::Result<Option<Status>> {
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &key.id.namespace, &resource(key.kind));
-    // Another object of the name is another one: 409.
-    let patch = json!({ "metadata": { "uid": uid }, "status": status });
+    // Of another version, and of another object of the name, it is another one's status: 409. A uid would be passed over.
+    let patch = json!({ "metadata": { "resourceVersion": version }, "status": status });
     match api.patch_status(&key.id.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
         Ok(object) => Ok(Some(serde_json::from_value(object.data["status"].clone()).unwrap_or_default())),
         Err(kube::Error::Api(status)) if status.code == 409 => Ok(None),
@@ -259,8 +283,8 @@ mod tests {
 
     fn one(verdict: Verdict) -> Set {
         let key = Key { kind: Kind::InferencePool, id: ResourceId { namespace: "n".into(), name: "p".into() } };
-        let (uid, status) = ("u".to_owned(), Status::default());
-        let object = Object { key: key.clone(), uid, generation: 1, spec: Ok(json!({})), status };
+        let (uid, version, status) = ("u".to_owned(), "1".to_owned(), Status::default());
+        let object = Object { key: key.clone(), uid, version, generation: 1, spec: Ok(json!({})), status };
         (BTreeMap::from([(key.clone(), Arc::new(object))]), BTreeMap::from([(key, verdict)]))
     }
 
@@ -301,6 +325,18 @@ mod tests {
             *object = Arc::new(Object { status, ..(**object).clone() });
         }
         assert_eq!(desk.due(&facts(&set, &tally, Taken::Over), now + STATUS_EVERY).len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_status_for_a_version_that_is_no_more_waits_for_the_next() {
+        let set = one(verdict(Vec::new()));
+        let (mut desk, tally) = (Desk::default(), Tally::default());
+        let now = Instant::now();
+        let write = desk.due(&facts(&set, &tally, Taken::Over), now).remove(0);
+        assert!(matches!(&write, Write::Status { version, .. } if version == "1"));
+        desk.wrote(&Written { write, result: Ok(None) }, now);
+        assert!(desk.due(&facts(&set, &tally, Taken::Over), now).is_empty());
+        assert_eq!(desk.due(&facts(&set, &tally, Taken::Over), now + OVERTAKEN_PAUSE).len(), 1);
     }
 
     #[tokio::test]

@@ -93,7 +93,7 @@ host: 127.0.0.1
 {{- end -}}
 {{- $_ := set $file "drainTimeout" (printf "%ds" (int .Values.drainTimeoutSeconds)) -}}
 {{- if eq .Values.resources.source "Kubernetes" -}}
-{{- $kubernetes := dict "enabled" true -}}
+{{- $kubernetes := dict "enabled" true "credentials" .Values.resources.credentials -}}
 {{- if .Values.resources.namespaces -}}
 {{- $_ := set $kubernetes "namespaces" .Values.resources.namespaces -}}
 {{- end -}}
