@@ -45,7 +45,7 @@ const SCALE_CLIP: f64 = 0.7;
 /// normal spread), then tracked by steps
 /// that shrink to `QUANTILE_STEP` deviations.
 const BAND_QUANTILE: f64 = 1.6;
-const BAND_WARM: u32 = 40;
+const BAND_WARM: u32 = 24;
 const QUANTILE_STEP: f64 = 0.1;
 /// Mean absolute log deviation before the first answer.
 const SPREAD_PRIOR: f64 = 0.3;

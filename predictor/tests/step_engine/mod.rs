@@ -81,9 +81,9 @@ impl Engine {
             .then(|| now_us + (seconds * self.slowness * (0.95 + 0.1 * random.unit()) * 1e6) as u64);
     }
 
-    /// Ends the step: ids with a first token, ids that ended.
-    fn end(&mut self) -> (Vec<u64>, Vec<u64>) {
-        let (mut first, mut ended) = (Vec::new(), Vec::new());
+    /// Ends the step: ids with a first token, ids with a later one, ids that ended.
+    fn end(&mut self) -> (Vec<u64>, Vec<u64>, Vec<u64>) {
+        let (mut first, mut later, mut ended) = (Vec::new(), Vec::new(), Vec::new());
         for job in &mut self.running {
             if job.done_in_step == 0 && job.computed < job.prompt {
                 continue;
@@ -97,6 +97,8 @@ impl Engine {
                 first.push(job.id);
                 let cached = self.cached.entry(job.conversation).or_default();
                 *cached = (*cached).max(job.prompt);
+            } else {
+                later.push(job.id);
             }
             job.output_left -= 1;
             if job.output_left == 0 {
@@ -104,7 +106,7 @@ impl Engine {
             }
         }
         self.running.retain(|job| job.output_left > 0);
-        (first, ended)
+        (first, later, ended)
     }
 }
 
@@ -203,7 +205,8 @@ impl Run {
                 break;
             }
             self.now_us = end_us;
-            let (first, ended) = self.engines[at].end();
+            let (first, later, ended) = self.engines[at].end();
+            later.iter().for_each(|_| self.fleet.heard_step(end_us, at as u32));
             for id in first {
                 let seen = self.fleet.first_token(end_us, id, at as u32).expect("every first token is news");
                 self.answered.push(Answered {
