@@ -117,6 +117,8 @@ pub(crate) enum StartError {
     Driver(String),
     /// An address cannot be listened on.
     Bind {
+        /// What is to be there.
+        place: Place,
         /// Which.
         address: SocketAddr,
         /// What the kernel says.
@@ -131,15 +133,38 @@ pub(crate) enum StartError {
     },
 }
 
+/// What listens at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Clients' connections.
+    Listener,
+    /// The admin server.
+    Admin,
+    /// Other balancers.
+    Balancers,
+}
+
+impl Place {
+    /// Where its address is said.
+    fn said(self) -> &'static str {
+        match self {
+            Self::Listener => "--listen, or listeners in the server's file",
+            Self::Admin => "--admin, or admin.address in the server's file",
+            Self::Balancers => "balancers.address in the server's file",
+        }
+    }
+}
+
 impl fmt::Display for StartError {
     // `io::ErrorKind` grows without notice.
     #[allow(clippy::wildcard_enum_match_arm)]
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Driver(why) => f.write_str(why),
-            Self::Bind { address, error } => match error.kind() {
+            Self::Bind { place, address, error } => match error.kind() {
                 io::ErrorKind::AddrInUse => {
-                    write!(f, "{address} is in use by another process: stop it, or choose another port")
+                    let said = place.said();
+                    write!(f, "{address} is in use by another process: stop it, or choose another port ({said})")
                 }
                 io::ErrorKind::AddrNotAvailable => {
                     write!(f, "{address} is not an address of this machine: use one that is, or 0.0.0.0 for all")
@@ -171,7 +196,11 @@ pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
     let balancers = match options.balancers.take() {
         None => None,
         Some((address, peers, secret)) => {
-            let socket = bind_datagrams(address).map_err(|error| StartError::Bind { address, error })?;
+            let socket = bind_datagrams(address).map_err(|error| StartError::Bind {
+                place: Place::Balancers,
+                address,
+                error,
+            })?;
             Some(control::balancers::Options { socket, peers, secret })
         }
     };
@@ -285,7 +314,7 @@ fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), 
     let mut sockets: Vec<Sockets> = (0..threads).map(|_| Vec::with_capacity(options.listeners.len())).collect();
     let mut bound = Bound { listeners: Vec::with_capacity(options.listeners.len()), admin: None };
     for ListenerOptions { address: wanted, scope, tls } in &options.listeners {
-        let failed = |error| StartError::Bind { address: *wanted, error };
+        let failed = |error| StartError::Bind { place: Place::Listener, address: *wanted, error };
         if options.sharing == Sharing::Refused {
             // Without SO_REUSEPORT the kernel says so when anybody listens there, however they share it.
             drop(bind(*wanted, Reuse::Address).map_err(failed)?);
@@ -308,7 +337,7 @@ fn bind_admin(address: SocketAddr, sharing: Sharing) -> Result<TcpListener, Star
         Sharing::Allowed => Reuse::Port,
         Sharing::Refused => Reuse::Address,
     };
-    bind(address, reuse).map_err(|error| StartError::Bind { address, error })
+    bind(address, reuse).map_err(|error| StartError::Bind { place: Place::Admin, address, error })
 }
 
 /// A socket for datagrams. A new process may have it beside the old one: what only one of them hears is told again.
@@ -435,7 +464,7 @@ mod tests {
         let second = bind(address, Reuse::Port).unwrap();
         assert_eq!(second.local_addr().unwrap(), address);
         let error = bind(address, Reuse::Address).unwrap_err();
-        let told = StartError::Bind { address, error }.to_string();
+        let told = StartError::Bind { place: Place::Listener, address, error }.to_string();
         assert!(told.contains("is in use") && told.contains(&address.to_string()), "{told}");
     }
 
@@ -455,6 +484,10 @@ mod tests {
     fn an_address_of_another_machine_is_said_to_be_one() {
         let address = "192.0.2.1:8080".parse().unwrap();
         let error = bind(address, Reuse::Port).unwrap_err();
-        assert!(StartError::Bind { address, error }.to_string().contains("not an address of this machine"));
+        assert!(
+            StartError::Bind { place: Place::Admin, address, error }
+                .to_string()
+                .contains("not an address of this machine")
+        );
     }
 }

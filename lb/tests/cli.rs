@@ -79,15 +79,15 @@ fn a_wrong_command_line_is_exit_code_2_and_says_what_was_expected() {
 fn a_port_in_use_is_exit_code_2_and_one_line_that_says_what_to_do() {
     let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = holder.local_addr().unwrap().to_string();
-    for arguments in [
-        &["serve", "--listen", &address, "--admin", "127.0.0.1:0", "http://127.0.0.1:1"][..],
-        &["serve", "--listen", "127.0.0.1:0", "--admin", &address, "http://127.0.0.1:1"],
-        &["demo", "--listen", &address, "--admin", "127.0.0.1:0"],
+    for (flag, arguments) in [
+        ("--listen", &["serve", "--listen", &address, "--admin", "127.0.0.1:0", "http://127.0.0.1:1"][..]),
+        ("--admin", &["serve", "--listen", "127.0.0.1:0", "--admin", &address, "http://127.0.0.1:1"]),
+        ("--listen", &["demo", "--listen", &address, "--admin", "127.0.0.1:0"]),
     ] {
         let output = kinference(arguments);
         assert_eq!(code(&output), Some(2), "{output:?}");
         let stderr = text(&output.stderr);
-        assert!(stderr.contains(&address) && stderr.contains("choose another port"), "{stderr}");
+        assert!(stderr.contains(&address) && stderr.contains(&format!("choose another port ({flag}")), "{stderr}");
         assert_eq!(stderr.lines().filter(|line| line.starts_with("error:")).count(), 1, "{stderr}");
     }
 }
