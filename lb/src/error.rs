@@ -143,7 +143,7 @@ impl Refused {
             Self::BodyBudget => shape(503, SERVER, "request_memory_exhausted"),
             Self::ContentEncoding => shape(415, INVALID, "unsupported_content_encoding"),
             Self::ContentCoding(_) => shape(400, INVALID, "bad_content_encoding"),
-            Self::Unreadable(Unreadable::NotAnObject) => shape(400, INVALID, "invalid_json"),
+            Self::Unreadable(Unreadable::NotAnObject | Unreadable::MoreThanOne) => shape(400, INVALID, "invalid_json"),
             Self::Unreadable(Unreadable::NotAForm) => shape(400, INVALID, "invalid_form"),
             Self::Unreadable(Unreadable::ModelMissing | Unreadable::ModelNotText) => {
                 Shape { status: 400, kind: INVALID, code: "missing_model", param: Some("model") }
@@ -276,6 +276,9 @@ impl Refused {
             }
             Self::ContentCoding(what) => format!("The compressed request body is broken: {what}."),
             Self::Unreadable(Unreadable::NotAnObject) => "The request body is not a JSON object.".into(),
+            Self::Unreadable(Unreadable::MoreThanOne) => {
+                "The request body goes on after its JSON object: send one object, and nothing behind it.".into()
+            }
             Self::Unreadable(Unreadable::NotAForm) => {
                 "The request body is not a multipart/form-data form, or its end is missing.".into()
             }

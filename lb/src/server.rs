@@ -315,9 +315,17 @@ fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), 
     let mut bound = Bound { listeners: Vec::with_capacity(options.listeners.len()), admin: None };
     for ListenerOptions { address: wanted, scope, tls } in &options.listeners {
         let failed = |error| StartError::Bind { place: Place::Listener, address: *wanted, error };
-        if options.sharing == Sharing::Refused {
-            // Without SO_REUSEPORT the kernel says so when anybody listens there, however they share it.
-            drop(bind(*wanted, Reuse::Address).map_err(failed)?);
+        // Without SO_REUSEPORT the kernel says so when anybody listens there, however they share it.
+        match options.sharing {
+            Sharing::Refused => drop(bind(*wanted, Reuse::Address).map_err(failed)?),
+            Sharing::Allowed => {
+                if bind_once(*wanted, Reuse::Address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
+                    journal::warn(
+                        "another process listens at this address; until it ends, connections go to either, each by its own configuration",
+                        &[("address", wanted)],
+                    );
+                }
+            }
         }
         let mut address = *wanted;
         for of_thread in &mut sockets {

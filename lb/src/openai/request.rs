@@ -147,6 +147,8 @@ pub(crate) struct Request {
 pub(crate) enum Unreadable {
     /// Not a JSON object.
     NotAnObject,
+    /// Something stands behind the object: whoever answers may read it, and nobody here did.
+    MoreThanOne,
     /// Not a form, where one is expected.
     NotAForm,
     /// No `model`.
@@ -231,6 +233,9 @@ impl Request {
             }
         });
         request.object = object.ok_or(Unreadable::NotAnObject)?;
+        if !body[request.object.end..].trim_ascii().is_empty() {
+            return Err(Unreadable::MoreThanOne);
+        }
         let model = model.ok_or(Unreadable::ModelMissing)?;
         request.model =
             model.text(body).map(Cow::into_owned).filter(|name| !name.is_empty()).ok_or(Unreadable::ModelNotText)?;
@@ -290,6 +295,16 @@ mod tests {
     fn a_body_without_a_readable_model_says_why() {
         assert_eq!(Request::parse(b"[1]").unwrap_err(), Unreadable::NotAnObject);
         assert_eq!(Request::parse(b"").unwrap_err(), Unreadable::NotAnObject);
+        for tail in [&b" card 4111"[..], b"\0 4111", b"}", b"{}", b", \"user\": \"x\"}", b"\x0b"] {
+            let body = [br#"{"model":"m","messages":[]}"#, tail].concat();
+            assert_eq!(
+                Request::parse(&body).unwrap_err(),
+                Unreadable::MoreThanOne,
+                "{}",
+                String::from_utf8_lossy(tail)
+            );
+        }
+        assert!(Request::parse(b" {\"model\":\"m\"}\r\n\t ").is_ok());
         assert_eq!(Request::parse(b"{\"stream\":true}").unwrap_err(), Unreadable::ModelMissing);
         assert_eq!(Request::parse(b"{\"model\":7}").unwrap_err(), Unreadable::ModelNotText);
         assert_eq!(Request::parse(b"{\"model\":\"\"}").unwrap_err(), Unreadable::ModelNotText);

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use config::Snapshot;
 use config::snapshot::{Classifier, ClassifierKind, OnError, Pool, ResourceId, Scope as ConfigScope, WordBoundary};
+use crds::classifier::PiiKind;
 use policy::Api;
 use predictor::classify::complexity::{MODEL_BYTES, Model};
 use predictor::classify::{
-    Boundary, Builtin, ComplexitySpec, ExamplesSpec, KeywordsSpec, KindSet, OnUnknown, PiiSpec, Quorum, RegexSpec,
-    Scanner, Scope, Scopes,
+    Boundary, Builtin, ComplexitySpec, ExamplesSpec, Group, KeywordsSpec, Kind, KindSet, OnUnknown, PiiSpec, Quorum,
+    RegexSpec, Scanner, Scope, Scopes,
 };
 
 use crate::openai::Request;
@@ -173,6 +174,24 @@ fn builtins_of_all(classifiers: &[&Classifier]) -> Result<Vec<Builtin>, String> 
     Ok(all)
 }
 
+/// What a document's word for personal data stands for.
+fn kinds_of(kind: PiiKind) -> KindSet {
+    let these = |kinds: &[Kind]| kinds.iter().copied().collect();
+    match kind {
+        PiiKind::Email => these(&[Kind::Email]),
+        PiiKind::Phone => these(&[Kind::Phone]),
+        PiiKind::CreditCard => these(&[Kind::CreditCard]),
+        PiiKind::IBAN => these(&[Kind::Iban]),
+        PiiKind::BankCode => these(&[Kind::SwiftBic, Kind::UsRouting]),
+        PiiKind::NationalID => KindSet::of_groups(&[Group::Government]),
+        PiiKind::Passport => these(&[Kind::Passport]),
+        PiiKind::DriverLicense => these(&[Kind::UsDriverLicense]),
+        PiiKind::HealthID => KindSet::of_groups(&[Group::Health]),
+        PiiKind::NetworkAddress => KindSet::of_groups(&[Group::Network]),
+        PiiKind::CryptoWallet => KindSet::of_groups(&[Group::Crypto]),
+    }
+}
+
 /// What the predictor compiles for a classifier; the error is a model file that cannot be read.
 fn builtins_of(classifier: &Classifier) -> Result<Vec<Builtin>, String> {
     let scopes = || match classifier.scope.is_empty() {
@@ -181,7 +200,7 @@ fn builtins_of(classifier: &Classifier) -> Result<Vec<Builtin>, String> {
     };
     Ok(match &classifier.kind {
         ClassifierKind::Pii { kinds } => {
-            let named = kinds.iter().filter_map(|kind| KindSet::from_word(&format!("{kind:?}")));
+            let named = kinds.iter().map(|kind| kinds_of(*kind));
             let kinds = if kinds.is_empty() { KindSet::personal() } else { named.fold(KindSet::EMPTY, KindSet::union) };
             let on_unknown = match classifier.on_error {
                 OnError::AddTag => OnUnknown::AddTag,
@@ -272,6 +291,51 @@ mod tests {
         let bytes = documents.map(document).concat().into_bytes();
         let files = [SourceFile { name: "set.yaml".into(), bytes }];
         config::load(&files, &Lookup::Skip).expect("a valid set").snapshot
+    }
+
+    #[test]
+    fn every_word_of_a_document_finds_its_kind_and_together_they_are_all_that_is_not_a_secret() {
+        let words = [
+            "Email",
+            "Phone",
+            "CreditCard",
+            "IBAN",
+            "BankCode",
+            "NationalID",
+            "Passport",
+            "DriverLicense",
+            "HealthID",
+            "NetworkAddress",
+            "CryptoWallet",
+        ];
+        let mut all = KindSet::EMPTY;
+        for word in words {
+            let kind: PiiKind = serde_json::from_value(word.into()).expect("a word of the schema");
+            let kinds = kinds_of(kind);
+            assert!(!kinds.is_empty(), "{word}");
+            all = all.union(kinds);
+        }
+        let everything = KindSet::personal().union(KindSet::of_groups(&[Group::Network, Group::Crypto]));
+        assert_eq!(all, everything, "a kind that no word stands for cannot be asked for");
+    }
+
+    #[test]
+    fn a_kind_that_is_named_is_found() {
+        let texts = [
+            ("HealthID", "NHS number 943 476 5919", "pii-uk-nhs"),
+            ("BankCode", "SWIFT/BIC code DEUTDEFF500", "pii-swift-bic"),
+            ("NetworkAddress", "the host 81.2.69.142 answers", "network-ip-address"),
+        ];
+        for (word, text, tag) in texts {
+            let kind: PiiKind = serde_json::from_value(word.into()).expect("a word of the schema");
+            let spec = PiiSpec { kinds: kinds_of(kind), on_unknown: OnUnknown::AddTag };
+            let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("it compiles");
+            let piece = predictor::classify::Piece { scope: Scope::User, text };
+            let mut scratch = predictor::classify::Scratch::default();
+            let tags = scanner.scan(&mut scratch, [piece], &predictor::classify::Shape::default()).tags();
+            let found: Vec<&str> = tags.iter().filter_map(|tag| scanner.tag_name(tag)).collect();
+            assert!(found.contains(&tag), "{word}: {found:?}");
+        }
     }
 
     fn scanner_of_pool(tagger: &Tagger) -> &Arc<Scanner> {

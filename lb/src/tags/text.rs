@@ -170,14 +170,26 @@ pub(super) fn decode<'t>(source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
 
 /// Whether `text` is all of the piece: a replacement character that was not sent stands for something that was.
 pub(super) fn decoded(source: &Source<'_>, text: &str) -> Decoded {
-    let bytes: &[u8] = &source.bytes;
-    let replaced = memchr::memmem::find(text.as_bytes(), "\u{fffd}".as_bytes()).is_some();
-    let sent = || {
-        memchr::memmem::find(bytes, "\u{fffd}".as_bytes()).is_some()
-            || memchr::memmem::find(bytes, b"\\ufffd").is_some()
-            || memchr::memmem::find(bytes, b"\\uFFFD").is_some()
+    let written = |bytes: &[u8]| memchr::memmem::find_iter(bytes, "\u{fffd}".as_bytes()).count();
+    let replaced = written(text.as_bytes());
+    if replaced == 0 {
+        return Decoded::Wholly;
+    }
+    let escaped = match source.form {
+        Form::Escaped => escaped_replacements(&source.bytes),
+        Form::Plain => 0,
     };
-    if replaced && !sent() { Decoded::InPart } else { Decoded::Wholly }
+    if replaced > written(&source.bytes) + escaped { Decoded::InPart } else { Decoded::Wholly }
+}
+
+/// How often the replacement character is written as an escape.
+fn escaped_replacements(mut bytes: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some(at) = memchr::memchr(b'\\', bytes) {
+        count += usize::from(bytes.get(at + 1..at + 6).is_some_and(|escape| escape.eq_ignore_ascii_case(b"ufffd")));
+        bytes = bytes.get(at + 2..).unwrap_or_default();
+    }
+    count
 }
 
 /// Whether bytes became text.
@@ -249,7 +261,18 @@ mod tests {
             bytes: Cow::Borrowed(bytes),
         };
         assert_eq!(decode(&piece(b"a\\ud800b")).1, Decoded::InPart);
-        assert_eq!(decode(&piece("a\u{fffd}b".as_bytes())).1, Decoded::Wholly);
+        for whole in ["a\u{fffd}b".as_bytes(), b"a\\ufffdb\\uFfFD", "\\uFFFD\u{fffd}".as_bytes(), b"\\\\ufffd"] {
+            assert_eq!(decode(&piece(whole)).1, Decoded::Wholly, "{}", String::from_utf8_lossy(whole));
+        }
+        // One that was sent does not stand for another that was not.
+        for part in [
+            &b"\\ufffd 4111\\ud800 1111"[..],
+            b"\xef\xbf\xbd 4111\xff 1111",
+            b"\\\\ufffd 4111\\ud800",
+            b"\xe2\xef\xbf\xbd",
+        ] {
+            assert_eq!(decode(&piece(part)).1, Decoded::InPart, "{}", String::from_utf8_lossy(part));
+        }
     }
 
     #[test]

@@ -55,6 +55,7 @@ fn connections_opened_before_the_signal_are_answered_by_the_old_process_or_the_n
     let mut old = setup.clone().start(driver);
     let held = old.send_chat("x-fault: hang-mid-stream=1\r\n", &stream(MODEL, 3));
     let new = setup.at(old.address).start(driver);
+    new.wait_for_line(&["level=warn", "another process listens at this address", &old.address.to_string()]);
     // The kernel gives each to a listening socket of either process; the old one is busy passing its own around.
     let mut clients: Vec<_> = (0..CONNECTIONS).map(|_| Client::connect(old.address)).collect();
     old.signal("TERM");

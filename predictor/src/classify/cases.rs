@@ -432,7 +432,7 @@ fn an_unreadable_request_gets_no_tag_when_told_to_ignore() {
 
 #[test]
 fn only_the_wanted_kinds_are_found() {
-    let spec = PiiSpec { kinds: KindSet::from_word("IBAN").expect("a kind"), on_unknown: OnUnknown::AddTag };
+    let spec = PiiSpec { kinds: [Kind::Iban].into_iter().collect(), on_unknown: OnUnknown::AddTag };
     let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("compiles");
     let hits = found(&scanner, "jane@acme-corp.io pays from DE89 3704 0044 0532 0130 00 with 4111 1111 1111 1111");
     assert_eq!(hits.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Iban]);

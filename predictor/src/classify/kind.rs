@@ -164,27 +164,6 @@ impl KindSet {
         KindSet::of_groups(&[Group::Secret])
     }
 
-    /// The kinds a word of a document stands for: a kind (`CreditCard` or `credit_card`), or a group
-    /// (`NationalID`, `Contact`, `Financial`, `Government`, `Health`, `Network`, `Crypto`). Letter case, `_` and `-` do not matter.
-    #[must_use]
-    pub fn from_word(word: &str) -> Option<KindSet> {
-        let plain = |text: &str| text.replace(['_', '-'], "").to_ascii_lowercase();
-        let word = plain(word);
-        let group = match word.as_str() {
-            "nationalid" | "government" => Some(Group::Government),
-            "contact" => Some(Group::Contact),
-            "financial" => Some(Group::Financial),
-            "health" => Some(Group::Health),
-            "network" => Some(Group::Network),
-            "crypto" => Some(Group::Crypto),
-            _ => None,
-        };
-        if let Some(group) = group {
-            return Some(KindSet::of_groups(&[group]));
-        }
-        Kind::ALL.iter().find(|kind| plain(kind.name()) == word).map(|kind| KindSet(kind.bit()))
-    }
-
     /// Whether `kind` is in the set.
     #[must_use]
     pub const fn contains(self, kind: Kind) -> bool {
@@ -232,14 +211,5 @@ mod tests {
             let same = Kind::ALL.iter().filter(|other| other.tag() == kind.tag()).count();
             assert_eq!(same, 1, "{kind}");
         }
-    }
-
-    #[test]
-    fn words_of_a_document_are_read_without_regard_to_case() {
-        assert_eq!(KindSet::from_word("CreditCard"), Some(KindSet(Kind::CreditCard.bit())));
-        assert_eq!(KindSet::from_word("IBAN"), KindSet::from_word("iban"));
-        let national = KindSet::from_word("NationalID").expect("a group");
-        assert!(national.contains(Kind::UsSsn) && !national.contains(Kind::Email));
-        assert_eq!(KindSet::from_word("Shoe"), None);
     }
 }
