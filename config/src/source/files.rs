@@ -385,7 +385,7 @@ fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<Diagnostic>> {
     for path in paths {
         match std::fs::metadata(path) {
             Ok(metadata) if is_named_as_document(path) && !metadata.is_file() => {
-                findings.push(no_file(path, &metadata))
+                findings.push(no_file(path, &metadata));
             }
             Ok(metadata) if metadata.is_dir() => list_folder(path, 0, &mut files, &mut findings),
             Ok(_) => _ = files.insert(path.clone()),

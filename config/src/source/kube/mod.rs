@@ -115,9 +115,16 @@ pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
     });
     match loaded {
         Ok(_) => Ok(()),
-        // The parser shows the text around the fault, which may be a token.
-        Err(KubeconfigError::Parse(_)) => wrong(&"is not YAML of the form of a kubeconfig"),
-        Err(error) => wrong(&format_args!("cannot be used: {error}").to_string().replace(['\n', '\r'], " ")),
+        Err(error) => wrong(&format_args!("cannot be used: {}", said(&error))),
+    }
+}
+
+/// What is wrong with a kubeconfig, in one line. Its parser shows the text around a fault, which may be a token.
+fn said(error: &KubeconfigError) -> String {
+    if matches!(error, KubeconfigError::Parse(_)) {
+        "it is not YAML of the form of a kubeconfig".to_owned()
+    } else {
+        error.to_string().replace(['\n', '\r'], " ")
     }
 }
 
@@ -149,18 +156,20 @@ async fn access(settings: &Settings) -> Result<Access, String> {
 }
 
 async fn from_file(path: &Path) -> Result<kube::Config, String> {
-    let said = |error: KubeconfigError| match error {
-        // The parser shows the text around the fault, which may be a token.
-        KubeconfigError::Parse(_) => format!("{}: not YAML of the form of a kubeconfig", path.display()),
-        error => format!("{}: {error}", path.display()),
-    };
+    let said = |error: KubeconfigError| format!("{}: {}", path.display(), said(&error));
     let file = Kubeconfig::read_from(path).map_err(said)?;
     kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(said)
 }
 
 /// Where kubectl looks: what KUBECONFIG names, else `~/.kube/config`, else the account of the pod.
 async fn usual() -> Result<kube::Config, String> {
-    kube::Config::infer().await.map_err(|error| error.to_string())
+    kube::Config::infer().await.map_err(|error| {
+        let of_file = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<KubeconfigError>());
+        of_file.map_or_else(
+            || error.to_string(),
+            |of_file| format!("there is no pod's account and no usable kubeconfig: {}", said(of_file)),
+        )
+    })
 }
 
 async fn run(

@@ -106,7 +106,7 @@ impl Reach {
             match self.failing.get(subject) {
                 Some(Failure::Absent) => absent.push(subject.to_string()),
                 Some(Failure::Away(why)) => {
-                    _ = reasons.insert(format!("the API server {} does not answer: {why}", self.server))
+                    _ = reasons.insert(format!("the API server {} does not answer: {why}", self.server));
                 }
                 Some(failure @ (Failure::Refused(_) | Failure::Invalid(_) | Failure::Expired)) => {
                     reasons.insert(format!("{}: {subject}: {failure}", self.server));
