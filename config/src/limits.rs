@@ -31,7 +31,10 @@ pub const DEBOUNCE: Duration = Duration::from_millis(100);
 /// Longest time a burst of file events can put off reading the set.
 pub const DEBOUNCE_MAX: Duration = Duration::from_millis(500);
 
-/// Time between two looks at the files when the filesystem sends no events (some network mounts do not).
+/// Time between two looks at the files' metadata: what sends no event is in force within about a second all the same.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// Time between two readings of the files when the filesystem sends no events (some network mounts do not).
 pub const POLL: Duration = Duration::from_secs(5);
 
 /// Shortest and longest time between two reads of an engine's metrics: below, the reading itself is load;
@@ -128,6 +131,9 @@ pub const QUEUE_LOOKS_MAX: usize = 4;
 
 /// Objects of one page of a list: what the API server's own clients ask for.
 pub const LIST_PAGE_ITEMS: u32 = 500;
+
+/// Time after which an API server that has said nothing is told of: any that is well has answered by then.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Longest time for a whole list.
 pub const LIST_WITHIN: Duration = Duration::from_secs(60);

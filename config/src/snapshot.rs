@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use policy::{Backend, Diagnostic, Program};
+use policy::{Backend, Code, Diagnostic, Program};
 
 use crate::secret::Auth;
 
@@ -411,15 +411,47 @@ impl PoolScope {
     pub fn contains(&self, pool: &ResourceId) -> bool {
         match self {
             PoolScope::All => true,
-            PoolScope::Named(names) => names.iter().any(|n| match n.split_once('/') {
-                Some((namespace, name)) => namespace == pool.namespace && name == pool.name,
-                None => *n == pool.name,
-            }),
+            PoolScope::Named(names) => names.iter().any(|name| is_named(pool, name)),
         }
     }
 }
 
+/// Whether a listener means `pool` by a name.
+fn is_named(pool: &ResourceId, by: &str) -> bool {
+    match by.split_once('/') {
+        Some((namespace, name)) => namespace == pool.namespace && name == pool.name,
+        None => by == pool.name,
+    }
+}
+
 impl Snapshot {
+    /// Whether there is nothing to serve and nobody to serve it to.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.pools.is_empty()
+            && self.worker_sets.is_empty()
+            && self.providers.is_empty()
+            && self.tenants.is_empty()
+            && self.classifiers.is_empty()
+    }
+
+    /// A warning for each name of a listener's `pools` that no pool has; `scope` is that of the listener of this index.
+    #[must_use]
+    pub fn unknown_pools(&self, listener: usize, scope: &PoolScope) -> Vec<Diagnostic> {
+        let PoolScope::Named(names) = scope else { return Vec::new() };
+        let is_there = |name: &str| self.pools.iter().any(|pool| is_named(&pool.id, name));
+        let unknown = names.iter().enumerate().filter(|(_, name)| !is_there(name));
+        unknown
+            .map(|(i, name)| {
+                let path = format!("listeners[{listener}].pools[{i}]");
+                let message = format!("`{path}` names the InferencePool `{name}`, which does not exist");
+                Diagnostic::new(Code::UnknownPool, message)
+                    .at(path, None)
+                    .suggest(crate::check::nearest(name, self.pools.iter().map(|pool| pool.id.name.as_str())))
+            })
+            .collect()
+    }
+
     /// Fills the indexes from the lists. To be called once the lists are complete and sorted.
     #[must_use]
     pub fn indexed(mut self) -> Self {

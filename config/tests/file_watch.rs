@@ -5,19 +5,25 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use config::Snapshot;
 use config::source::{FileChanges, FileWatch, WatchSettings, read_set, watch};
-use config::{Snapshot, limits};
 use policy::{Code, Diagnostic};
 
 /// Longer than any change may take; nothing waits that long when all is well.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+const HOUR: Duration = Duration::from_secs(3600);
+
 /// Without a poll, so that only events can be what wakes the reader.
-const EVENTS_ONLY: WatchSettings =
-    WatchSettings { debounce: Duration::from_millis(40), poll: Duration::from_secs(3600) };
+const EVENTS_ONLY: WatchSettings = WatchSettings { debounce: Duration::from_millis(40), look: HOUR, poll: HOUR };
 
 /// With a poll so quick that events do not matter.
-const POLL_ONLY: WatchSettings = WatchSettings { debounce: Duration::from_millis(1), poll: Duration::from_millis(20) };
+const POLL_ONLY: WatchSettings =
+    WatchSettings { debounce: Duration::from_millis(1), look: HOUR, poll: Duration::from_millis(20) };
+
+/// Reads only when metadata differ (or an event comes).
+const LOOK_ONLY: WatchSettings =
+    WatchSettings { debounce: Duration::from_millis(1), look: Duration::from_millis(20), poll: HOUR };
 
 fn worker_set(name: &str) -> String {
     format!(
@@ -233,8 +239,83 @@ fn a_folder_of_links_to_itself_ends() {
     let root = tempfile::tempdir().expect("a folder");
     symlink(root.path(), root.path().join("again")).expect("links");
     fs::write(root.path().join("a.yaml"), "").expect("writes");
-    let set = read_set(&[root.path().to_path_buf()]).expect("reads");
-    assert!(set.len() <= limits::FOLDER_DEPTH_MAX + 2, "{}", set.len());
+    let findings = read_set(&[root.path().to_path_buf()]).expect_err("it goes too deep");
+    assert_eq!(findings.iter().map(|f| f.code).collect::<Vec<_>>(), [Code::OverLimit], "{findings:?}");
+}
+
+/// Makes something of the name `what.yaml` or `what` in a folder.
+type Make = fn(&Path);
+
+#[tokio::test]
+async fn what_may_be_a_document_and_cannot_be_read_refuses_the_set_until_it_is_mended() {
+    let cases: [(&str, Code, &str, Make); 6] = [
+        ("what.yaml", Code::Unreadable, "a link to `nowhere`", |path| symlink("nowhere", path).expect("links")),
+        ("what", Code::Unreadable, "a link to `nowhere`", |path| symlink("nowhere", path).expect("links")),
+        ("what.yml", Code::Unreadable, "symbolic links", |path| symlink("what.yml", path).expect("links")),
+        ("what.yaml", Code::Unreadable, "is a folder", |path| fs::create_dir(path).expect("creates")),
+        ("what.yaml", Code::Unreadable, "a pipe, a socket or a device", |path| {
+            symlink("/dev/null", path).expect("links");
+        }),
+        ("what", Code::OverLimit, "deeper than", |path| {
+            fs::create_dir_all(path.join("1/2/3/4/5/6/7/8/9")).expect("creates");
+        }),
+    ];
+    for (name, code, why, make) in cases {
+        let root = tempfile::tempdir().expect("a folder");
+        let (elsewhere, path) = (tempfile::tempdir().expect("a folder"), root.path().join(name));
+        fs::write(root.path().join("a.yaml"), worker_set("one")).expect("writes");
+        let mut watch = watch(vec![root.path().to_path_buf()], EVENTS_ONLY);
+        assert_eq!(names(&next(&mut watch).await), ["one"]);
+        make(&elsewhere.path().join("made"));
+        fs::rename(elsewhere.path().join("made"), &path).expect("renames");
+        let findings = next(&mut watch).await.expect_err(why);
+        assert_eq!(findings[0].code, code, "{findings:?}");
+        assert!(findings[0].message.contains(why) && findings[0].message.contains(name), "{findings:?}");
+        fs::rename(&path, elsewhere.path().join("made")).expect("renames");
+        assert_eq!(names(&next(&mut watch).await), ["one"]);
+    }
+}
+
+#[test]
+fn a_path_of_the_set_that_is_a_folder_named_like_a_document_is_refused() {
+    let root = tempfile::tempdir().expect("a folder");
+    let path = root.path().join("tenants.yaml");
+    fs::create_dir(&path).expect("creates");
+    let findings = read_set(&[path]).expect_err("refused");
+    assert!(findings[0].code == Code::Unreadable && findings[0].message.contains("is a folder"), "{findings:?}");
+}
+
+#[tokio::test]
+async fn a_set_of_which_nothing_is_left_is_refused_and_comes_back_with_its_files() {
+    let root = tempfile::tempdir().expect("a folder");
+    let (folder, away) = (root.path().join("resources"), root.path().join("away"));
+    fs::create_dir(&folder).expect("creates");
+    let mut watch = watch(vec![folder.clone()], EVENTS_ONLY);
+    assert!(names(&next(&mut watch).await).is_empty(), "at the start there may be nothing");
+    put(&folder.join("a.yaml"), &worker_set("one"));
+    assert_eq!(names(&next(&mut watch).await), ["one"]);
+    fs::rename(folder.join("a.yaml"), &away).expect("renames");
+    assert_eq!(next(&mut watch).await.expect_err("refused")[0].code, Code::EmptySet);
+    put(&folder.join("b.yaml"), "# nothing yet\n");
+    assert_eq!(next(&mut watch).await.expect_err("refused")[0].code, Code::EmptySet);
+    fs::rename(&away, folder.join("a.yaml")).expect("renames");
+    assert_eq!(names(&next(&mut watch).await), ["one"]);
+}
+
+#[tokio::test]
+async fn the_target_of_a_link_that_lies_elsewhere_is_watched_by_its_state() {
+    let (root, elsewhere) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let target = elsewhere.path().join("tenants.yaml");
+    fs::write(&target, worker_set("one")).expect("writes");
+    symlink(&target, root.path().join("a.yaml")).expect("links");
+    let mut watch = watch(vec![root.path().to_path_buf()], LOOK_ONLY);
+    assert_eq!(names(&next(&mut watch).await), ["one"]);
+    put(&target, &worker_set("three"));
+    assert_eq!(names(&next(&mut watch).await), ["three"]);
+    fs::remove_file(&target).expect("removes");
+    assert_eq!(next(&mut watch).await.expect_err("refused")[0].code, Code::Unreadable);
+    fs::write(&target, worker_set("four")).expect("writes");
+    assert_eq!(names(&next(&mut watch).await), ["four"]);
 }
 
 #[tokio::test]

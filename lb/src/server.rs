@@ -212,6 +212,7 @@ pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
     drop(control);
     say_hello(&options, &bound, driver, threads, open_files_max);
 
+    let scopes = options.listeners.iter().map(|listener| listener.scope.clone()).collect();
     let certificates = watched_certificates(options.listeners, &bound);
     let facts = Facts {
         driver,
@@ -232,6 +233,7 @@ pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
         facts,
         balancers,
         certificates,
+        scopes,
         on_ready,
     });
     match ended.map_err(|error| StartError::Io { what: "start the control thread", error })? {

@@ -177,6 +177,37 @@ fn a_server_does_not_start_on_a_broken_configuration_and_shows_where_it_is_broke
 }
 
 #[test]
+fn a_resource_that_cannot_be_read_and_a_kubeconfig_that_leads_nowhere_are_exit_code_2() {
+    let folder = tempfile::tempdir().unwrap();
+    let resources = folder.path().join("resources");
+    std::fs::create_dir(&resources).unwrap();
+    write(&resources, "good.yaml", GOOD);
+    std::os::unix::fs::symlink("nowhere.yaml", resources.join("tenants.yaml")).unwrap();
+    let server = write(folder.path(), "server.yml", "listeners: [{ address: 127.0.0.1:0 }]\nresources: [resources]\n");
+    let resources = resources.to_string_lossy();
+    for arguments in [&["serve", "--config", &server][..], &["ctl", "lint", &resources]] {
+        let output = kinference(arguments);
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert_eq!(code(&output), Some(2), "{said}");
+        assert!(said.contains("K0004") && said.contains("a link to `nowhere.yaml`"), "{said}");
+    }
+
+    let empty = write(folder.path(), "kubeconfig", "");
+    let file = "listeners: [{ address: 127.0.0.1:0 }]\nkubernetes: { enabled: true, kubeconfig: kubeconfig }\n";
+    let server = write(folder.path(), "cluster.yml", file);
+    for (arguments, why) in [
+        (&["serve", "--listen", "127.0.0.1:0", "--kubernetes", "--kubeconfig", "/nowhere"][..], "cannot be read"),
+        (&["serve", "--listen", "127.0.0.1:0", "--kubernetes", "--kubeconfig", &empty], "is empty"),
+        (&["serve", "--config", &server], "is empty"),
+    ] {
+        let output = kinference(arguments);
+        let stderr = text(&output.stderr);
+        assert_eq!((code(&output), stderr.lines().count()), (Some(2), 1), "{output:?}");
+        assert!(stderr.starts_with("error: the kubeconfig ") && stderr.contains(why), "{stderr}");
+    }
+}
+
+#[test]
 fn the_schema_is_json_that_knows_every_kind() {
     let output = kinference(&["ctl", "schema"]);
     assert_eq!(code(&output), Some(0));

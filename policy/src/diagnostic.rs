@@ -68,6 +68,7 @@ codes! {
     DuplicateKey = "K0002" "duplicate-key" Error "A mapping has the same key twice.",
     OverLimit = "K0003" "over-limit" Error "A file, or what it describes, is larger than a bound.",
     Unreadable = "K0004" "unreadable-file" Error "A file or folder cannot be read.",
+    EmptySet = "K0005" "empty-set" Error "Nothing is left of a set that was in force; what was in force stays.",
     UnknownKind = "K0010" "unknown-kind" Error "The document's `kind` is not one of this product's.",
     UnknownApiVersion = "K0011" "unknown-api-version" Error "The document's `apiVersion` is not supported.",
     UnknownField = "K0012" "unknown-field" Error "There is no field of this name here.",
@@ -101,6 +102,7 @@ codes! {
     PoorExamples = "K0116" "poor-examples" Warning "The sentences of a tag do not tell each other apart.",
     TokenizerMissing = "K0120" "tokenizer-missing" Warning "A file of a tokenizer cannot be read, so the worker set's prompts are estimated by bytes. Told by a server only: `lint` looks for no files.",
     CredentialRefused = "K0121" "credential-refused" Warning "The provider refuses every request with such a credential, or without one.",
+    UnknownPool = "K0122" "unknown-pool" Warning "A listener names a pool that does not exist. Told by a server only: `lint` knows no listeners.",
 }
 
 impl fmt::Display for Code {

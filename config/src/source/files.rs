@@ -2,11 +2,17 @@
 //!
 //! A change is in force within a second: filesystem events wake the reader, which waits for a quiet
 //! moment and reads the whole set again. What is compared is the content, not the events, so an editor's
-//! several writes, a `touch`, or the symlink swap of a mounted ConfigMap are one change or none. A slow
-//! poll stands behind the events, for filesystems that send none.
+//! several writes, a `touch`, or the symlink swap of a mounted ConfigMap are one change or none. A look at
+//! the files' metadata each second finds what sends no event (the target of a link that lies elsewhere, a network
+//! mount), and a slow poll that reads everything stands behind both.
+//!
+//! A set is in force whole or not at all: what may be a document and cannot be read (a link to nothing, a pipe, a folder too
+//! deep) refuses the set, since one without its tenants would let everyone in. So does a set of which nothing is left.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read};
+use std::fmt;
+use std::fs::Metadata;
+use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
@@ -17,7 +23,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use crate::limits::{DEBOUNCE, DEBOUNCE_MAX, FILE_BYTES_MAX, FILES_MAX, FOLDER_DEPTH_MAX, POLL};
+use crate::limits::{DEBOUNCE, DEBOUNCE_MAX, FILE_BYTES_MAX, FILES_MAX, FINDINGS_MAX, FOLDER_DEPTH_MAX, LOOK, POLL};
 use crate::load::{SourceFile, about_file};
 use crate::lower::load;
 use crate::secret::{Auth, Lookup, SecretSource};
@@ -31,13 +37,15 @@ const READ_ATTEMPTS_MAX: u32 = 5;
 pub struct WatchSettings {
     /// Quiet time after an event before the set is read.
     pub debounce: Duration,
-    /// Time between two looks without an event.
+    /// Time between two looks at the files' metadata without an event.
+    pub look: Duration,
+    /// Time between two readings without an event or another metadata.
     pub poll: Duration,
 }
 
 impl Default for WatchSettings {
     fn default() -> Self {
-        Self { debounce: DEBOUNCE, poll: POLL }
+        Self { debounce: DEBOUNCE, look: LOOK, poll: POLL }
     }
 }
 
@@ -79,37 +87,76 @@ async fn run(paths: Vec<PathBuf>, settings: WatchSettings, sender: mpsc::Sender<
     let mut events = Events::new(Arc::clone(&changed), &paths);
     let mut last: Option<Reading> = None;
     let mut generation = 0;
+    let mut something_in_force = false;
+    // Each turn is one reading; ends with whoever listens.
     loop {
         let secrets = last.as_ref().map(|l| l.secrets.clone()).unwrap_or_default();
         events.cover(&[&paths[..], &secrets].concat());
         let set = paths.clone();
         // Reading and checking thousands of documents takes longer than a control thread should be away.
         let Ok(read) = tokio::task::spawn_blocking(move || Reading::new(&set, secrets)).await else { return };
-        if last.as_ref().is_none_or(|l| !l.same_as(&read)) {
-            let Ok((read, result)) = tokio::task::spawn_blocking(move || read.load()).await else { return };
-            last = Some(read);
-            let result = result.map(|mut snapshot| {
-                generation += 1;
-                snapshot.generation = generation;
-                snapshot
-            });
-            if sender.send(result).await.is_err() {
-                return;
+        match &mut last {
+            // What was touched and holds the same is no change, and is known as it looks now.
+            Some(last) if last.same_as(&read) => last.states = read.states,
+            Some(_) | None => {
+                let Ok((read, result)) = tokio::task::spawn_blocking(move || read.load()).await else { return };
+                last = Some(read);
+                let result = result.and_then(|mut snapshot| {
+                    if snapshot.is_empty() && something_in_force {
+                        return Err(vec![nothing_left(&paths)]);
+                    }
+                    something_in_force = !snapshot.is_empty();
+                    generation += 1;
+                    snapshot.generation = generation;
+                    Ok(snapshot)
+                });
+                if sender.send(result).await.is_err() {
+                    return;
+                }
             }
         }
+        let Some(known) = &last else { return };
         // What was created while it was read has no events yet: read again now that it has.
-        let secrets = last.as_ref().map(|l| l.secrets.as_slice()).unwrap_or_default();
-        if !events.cover(&[&paths, secrets].concat()) {
-            settled(&changed, settings).await;
+        if !events.cover(&[&paths[..], &known.secrets].concat()) {
+            due(&changed, settings, &paths, known).await;
+        }
+    }
+}
+
+fn nothing_left(paths: &[PathBuf]) -> Diagnostic {
+    let names: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+    let message = format!(
+        "nothing is left of the set in {}; what was in force stays (to serve nothing on purpose, restart)",
+        names.join(", ")
+    );
+    Diagnostic::new(Code::EmptySet, message)
+}
+
+/// Waits until it is time to read: after an event or a look that shows another state, each with a quiet moment, or after the poll.
+async fn due(changed: &Notify, settings: WatchSettings, paths: &[PathBuf], known: &Reading) {
+    let latest = Instant::now() + settings.poll;
+    // Each turn is a look, until the poll.
+    while Instant::now() < latest {
+        if timeout_at(latest.min(Instant::now() + settings.look), changed.notified()).await.is_ok() {
+            return quiet(changed, settings).await;
+        }
+        let (paths, secrets) = (paths.to_vec(), known.secrets.clone());
+        let look = tokio::task::spawn_blocking(move || (states(&paths), secret_states(&secrets)));
+        if !look.await.is_ok_and(|(set, secrets)| set == known.states && secrets == known.secret_states) {
+            return quiet(changed, settings).await;
         }
     }
 }
 
 /// Waits for an event or the poll, and after an event for a quiet moment.
 pub(super) async fn settled(changed: &Notify, settings: WatchSettings) {
-    if timeout(settings.poll, changed.notified()).await.is_err() {
-        return;
+    if timeout(settings.poll, changed.notified()).await.is_ok() {
+        quiet(changed, settings).await;
     }
+}
+
+/// Waits for a moment without an event.
+async fn quiet(changed: &Notify, settings: WatchSettings) {
     let latest = Instant::now() + DEBOUNCE_MAX.max(settings.debounce);
     // Each turn waits for a quiet time that ends by `latest`.
     while Instant::now() < latest {
@@ -124,8 +171,7 @@ pub(super) async fn settled(changed: &Notify, settings: WatchSettings) {
 /// cannot; whatever changes names can, since a name of the set may be a link to it.
 fn may_matter(event: &notify::Event, roots: &[PathBuf]) -> bool {
     let is_of_the_set = |path: &PathBuf| {
-        let document = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
-        roots.iter().any(|root| path == root || (document && path.starts_with(root)))
+        roots.iter().any(|root| path == root || (is_named_as_document(path) && path.starts_with(root)))
     };
     match event.kind {
         notify::EventKind::Access(_) => false,
@@ -199,7 +245,9 @@ fn absolute(paths: &[PathBuf]) -> Vec<PathBuf> {
 
 /// One reading of the set.
 struct Reading {
-    files: Result<Vec<SourceFile>, Vec<Diagnostic>>,
+    files: Files,
+    /// The state its files had.
+    states: States,
     /// Files that hold secrets of the set, and the state they had.
     secrets: Vec<PathBuf>,
     secret_states: Vec<Option<FileState>>,
@@ -207,8 +255,9 @@ struct Reading {
 
 impl Reading {
     fn new(paths: &[PathBuf], secrets: Vec<PathBuf>) -> Self {
-        let secret_states = secrets.iter().map(|p| FileState::of(p)).collect();
-        Self { files: read_set(paths), secrets, secret_states }
+        let secret_states = secret_states(&secrets);
+        let (files, states) = read_steady(paths);
+        Self { files, states, secrets, secret_states }
     }
 
     fn same_as(&self, other: &Self) -> bool {
@@ -222,10 +271,14 @@ impl Reading {
         };
         if let Ok(snapshot) = &result {
             self.secrets = secret_files(snapshot);
-            self.secret_states = self.secrets.iter().map(|p| FileState::of(p)).collect();
+            self.secret_states = secret_states(&self.secrets);
         }
         (self, result)
     }
+}
+
+fn secret_states(secrets: &[PathBuf]) -> Vec<Option<FileState>> {
+    secrets.iter().map(|path| FileState::of(path)).collect()
 }
 
 /// Files of credentials and authorities in force, of destinations and of tenants: a rotated one is a change of the set.
@@ -267,41 +320,47 @@ impl FileState {
 /// two versions of a ConfigMap.
 ///
 /// # Errors
-/// A path that is not there, a file that cannot be read, too many files.
+/// A path that is not there; what may be a document and cannot be read: a link to nothing, a pipe or a folder named like a document,
+/// a folder too deep; too many files.
 pub fn read_set(paths: &[PathBuf]) -> Result<Vec<SourceFile>, Vec<Diagnostic>> {
+    read_steady(paths).0
+}
+
+type Files = Result<Vec<SourceFile>, Vec<Diagnostic>>;
+
+/// What the set consists of and how it looks from outside, or why that cannot be said.
+type States = Result<Vec<(PathBuf, Option<FileState>)>, Vec<Diagnostic>>;
+
+fn read_steady(paths: &[PathBuf]) -> (Files, States) {
     let mut read = read_once(paths);
     for _ in 1..READ_ATTEMPTS_MAX {
-        let again = states(paths);
-        if read.1 == again {
+        if read.1 == states(paths) {
             break;
         }
         read = read_once(paths);
     }
-    read.0
+    read
 }
-
-type States = Vec<(PathBuf, Option<FileState>)>;
 
 fn states(paths: &[PathBuf]) -> States {
-    let listed = list(paths).unwrap_or_default();
-    listed.into_iter().map(|path| (path.clone(), FileState::of(&path))).collect()
+    let state = |path: PathBuf| (path.clone(), FileState::of(&path));
+    Ok(list(paths)?.into_iter().map(state).collect())
 }
 
-fn read_once(paths: &[PathBuf]) -> (Result<Vec<SourceFile>, Vec<Diagnostic>>, States) {
-    let listed = match list(paths) {
-        Ok(listed) => listed,
-        Err(findings) => return (Err(findings), Vec::new()),
+fn read_once(paths: &[PathBuf]) -> (Files, States) {
+    let states = match states(paths) {
+        Ok(states) => states,
+        Err(findings) => return (Err(findings.clone()), Err(findings)),
     };
-    let states = listed.iter().map(|path| (path.clone(), FileState::of(path))).collect();
     let mut files = Vec::new();
     let mut findings = Vec::new();
-    for path in &listed {
+    for (path, _) in &states {
         match read_file(path) {
             Ok(file) => files.push(file),
             Err(error) => findings.push(unreadable(path, &error)),
         }
     }
-    (if findings.is_empty() { Ok(files) } else { Err(findings) }, states)
+    (if findings.is_empty() { Ok(files) } else { Err(findings) }, Ok(states))
 }
 
 fn read_file(path: &Path) -> io::Result<SourceFile> {
@@ -312,9 +371,9 @@ fn read_file(path: &Path) -> io::Result<SourceFile> {
     Ok(SourceFile { name: path.to_string_lossy().into(), bytes })
 }
 
-fn unreadable(path: &Path, error: &io::Error) -> Diagnostic {
+fn unreadable(path: &Path, why: &dyn fmt::Display) -> Diagnostic {
     let name: Arc<str> = path.to_string_lossy().into();
-    let mut finding = about_file(Code::Unreadable, &name, format!("`{name}` cannot be read: {error}"));
+    let mut finding = about_file(Code::Unreadable, &name, format!("`{name}` cannot be read: {why}"));
     finding.path = String::new();
     finding
 }
@@ -325,6 +384,9 @@ fn list(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Vec<Diagnostic>> {
     let mut findings = Vec::new();
     for path in paths {
         match std::fs::metadata(path) {
+            Ok(metadata) if is_named_as_document(path) && !metadata.is_file() => {
+                findings.push(no_file(path, &metadata));
+            }
             Ok(metadata) if metadata.is_dir() => list_folder(path, 0, &mut files, &mut findings),
             Ok(_) => _ = files.insert(path.clone()),
             Err(error) => findings.push(unreadable(path, &error)),
@@ -347,22 +409,61 @@ fn list_folder(folder: &Path, depth: usize, files: &mut BTreeSet<PathBuf>, findi
             return;
         }
     };
-    for entry in entries.filter_map(Result::ok) {
-        if files.len() > FILES_MAX {
+    for entry in entries {
+        if files.len() > FILES_MAX || findings.len() >= FINDINGS_MAX {
             return;
         }
-        let path = entry.path();
-        let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        // Follows links; a link to nothing is a file that is going away.
-        let Ok(metadata) = std::fs::metadata(&path) else { continue };
-        if hidden {
-            continue;
+        let path = match &entry {
+            Ok(entry) if entry.file_name().to_string_lossy().starts_with('.') => continue,
+            Ok(entry) => entry.path(),
+            Err(error) => {
+                findings.push(unreadable(folder, error));
+                return;
+            }
+        };
+        // Follows links.
+        match std::fs::metadata(&path) {
+            Ok(metadata) if is_named_as_document(&path) => {
+                if metadata.is_file() {
+                    files.insert(path);
+                } else {
+                    findings.push(no_file(&path, &metadata));
+                }
+            }
+            Ok(metadata) if metadata.is_dir() && depth >= FOLDER_DEPTH_MAX => findings.push(too_deep(&path)),
+            Ok(metadata) if metadata.is_dir() => list_folder(&path, depth + 1, files, findings),
+            Ok(_) => {}
+            Err(error) => findings.extend(lost(&path, &error)),
         }
-        if metadata.is_dir() && depth < FOLDER_DEPTH_MAX {
-            list_folder(&path, depth + 1, files, findings);
-        } else if metadata.is_file() && path.extension().is_some_and(|e| e == "yaml" || e == "yml") {
-            files.insert(path);
+    }
+}
+
+fn is_named_as_document(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml")
+}
+
+fn no_file(path: &Path, metadata: &Metadata) -> Diagnostic {
+    let what = if metadata.is_dir() { "a folder" } else { "a pipe, a socket or a device" };
+    unreadable(path, &format!("it is named like a document and is {what}; give it another name or take it away"))
+}
+
+fn too_deep(path: &Path) -> Diagnostic {
+    let name: Arc<str> = path.to_string_lossy().into();
+    let message =
+        format!("`{name}` lies deeper than the {FOLDER_DEPTH_MAX} folders that are read below a path of the set");
+    about_file(Code::OverLimit, &name, message)
+}
+
+/// What cannot be looked at, unless it was removed since the folder was listed. A link to nothing counts whatever its name: a
+/// folder of documents may be what is missing.
+fn lost(path: &Path, error: &io::Error) -> Option<Diagnostic> {
+    match std::fs::symlink_metadata(path) {
+        Err(now) if now.kind() == ErrorKind::NotFound => None,
+        Ok(link) if link.is_symlink() && error.kind() == ErrorKind::NotFound => {
+            let target = std::fs::read_link(path).unwrap_or_default();
+            Some(unreadable(path, &format!("it is a link to `{}`, which is not there", target.display())))
         }
+        Ok(_) | Err(_) => Some(unreadable(path, error)),
     }
 }
 

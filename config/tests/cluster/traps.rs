@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use apiserver::{ApiServer, Expiry, Options, Transport};
 use config::source::cluster::{ClusterNews, Contact};
+use config::source::kube::check_kubeconfig;
 use crds::Kind;
 
 use crate::support::{Followed, bare, define, definition, follow, follow_for, pool, server, workers};
@@ -47,10 +48,14 @@ fn a_version_that_is_too_old_means_a_new_list_when_the_status_says_so() {
 #[test]
 fn a_server_that_goes_away_changes_nothing_but_what_is_said_of_it() {
     let mut server = server();
+    let address = server.address().to_string();
     let followed = followed_with_one(&server);
     server.stop();
     let contact = followed.contact("it is away", |contact| *contact != Contact::With);
-    assert!(matches!(&contact, Contact::Without { why, .. } if why.contains("refused")), "{contact:?}");
+    assert!(
+        matches!(&contact, Contact::Without { why, .. } if why.contains("refused") && why.contains(&address)),
+        "{contact:?}"
+    );
     assert!(followed.rest().is_empty());
     server.resume().unwrap();
     followed.contact("it is back", |contact| *contact == Contact::With);
@@ -71,6 +76,43 @@ fn a_server_that_is_away_at_the_start_is_waited_for() {
     followed.contact("it is away", |contact| *contact != Contact::With);
     server.resume().unwrap();
     followed.snapshot("the first", |snapshot| snapshot.worker_sets.len() == 1);
+}
+
+#[test]
+fn a_server_that_takes_connections_and_never_answers_is_told_of_by_its_address() {
+    let server = server();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, server.kubeconfig().replace(&server.address().to_string(), &address)).unwrap();
+    let followed = crate::support::follow_file(path);
+    let told = followed.waiting("which server is waited for", |reasons| !reasons.is_empty());
+    assert_eq!(told, [format!("the API server http://{address} has not answered yet")]);
+}
+
+#[test]
+fn a_kubeconfig_that_leads_nowhere_is_told_in_one_line_without_what_it_holds() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        ("", "is empty"),
+        ("\n \n", "is empty"),
+        ("users: t0ken\n", "not YAML of the form"),
+        ("- t0ken: [", "not YAML of the form"),
+        ("apiVersion: v1\nkind: Config\n", "cannot be used"),
+    ];
+    for (text, why) in cases {
+        let path = folder.path().join("kubeconfig");
+        std::fs::write(&path, text).unwrap();
+        let told = check_kubeconfig(&path).unwrap_err();
+        assert!(told.contains(why) && told.contains("kubeconfig ") && !told.contains("t0ken"), "{told}");
+        assert_eq!(told.lines().count(), 1, "{told}");
+    }
+    assert!(check_kubeconfig(folder.path()).unwrap_err().contains("is not a file"));
+    assert!(check_kubeconfig(&folder.path().join("none")).unwrap_err().contains("cannot be read"));
+    let path = folder.path().join("kubeconfig");
+    std::fs::write(&path, server().kubeconfig()).unwrap();
+    assert_eq!(check_kubeconfig(&path), Ok(()));
 }
 
 #[test]

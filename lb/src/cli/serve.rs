@@ -175,6 +175,9 @@ fn in_cluster(
     kubeconfig: Option<PathBuf>,
     credentials: Credentials,
 ) -> Result<Source, ExitCode> {
+    if let Some(path) = &kubeconfig {
+        config::source::kube::check_kubeconfig(path).map_err(usage)?;
+    }
     Ok(cluster(namespaces, kubeconfig, credentials))
 }
 

@@ -36,6 +36,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use config::snapshot::PoolScope;
 use config::source::cluster::{Contact, Feedback};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
@@ -91,6 +92,8 @@ pub(crate) struct Setup {
     pub balancers: Option<balancers::Options>,
     /// The certificates of TLS listeners.
     pub certificates: Vec<InUse>,
+    /// The pools that each listener serves.
+    pub scopes: Vec<PoolScope>,
     /// Called once, when every endpoint is ready for the first time.
     pub on_ready: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -128,6 +131,7 @@ struct Control {
     endpoints: Endpoints,
     outbox: kv::Outbox,
     certificates: Certificates,
+    scopes: Vec<PoolScope>,
     tokenizers: Tokenizers,
     keys: Keys,
     accounts: Accounts,
@@ -175,6 +179,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         endpoints: Endpoints::new(watch::Outlets { sightings, kv: kv_news, inbound: kv::Inbound::default() }),
         outbox: kv::Outbox::default(),
         certificates,
+        scopes: setup.scopes,
         tokenizers,
         keys,
         accounts: Accounts::default(),
@@ -326,7 +331,12 @@ impl Control {
 
     fn source(&mut self, event: SourceEvent) {
         match event {
-            SourceEvent::Snapshot(snapshot) => {
+            SourceEvent::Snapshot(mut snapshot) => {
+                let scopes = self.scopes.iter().enumerate();
+                let unknown: Vec<_> = scopes.flat_map(|(i, scope)| snapshot.unknown_pools(i, scope)).collect();
+                if !unknown.is_empty() {
+                    Arc::make_mut(&mut snapshot).warnings.extend(unknown);
+                }
                 let known = self.plan.as_ref().map(|plan| plan.snapshot.clone());
                 let known = known.as_ref().map_or(&[][..], |snapshot| &snapshot.warnings);
                 for warning in snapshot.warnings.iter().filter(|warning| !known.contains(warning)) {

@@ -21,6 +21,7 @@ on_both_drivers![
     unplugging_the_api_server_changes_nothing_for_clients,
     a_pod_that_is_deleted_gets_no_new_work_and_finishes_what_it_has,
     a_gateway_that_starts_without_an_api_server_waits_for_it,
+    an_api_server_that_never_answers_is_told_of_by_its_address,
     a_gateway_without_definitions_says_what_to_do_and_goes_on_once_it_is_done,
 ];
 
@@ -173,6 +174,18 @@ fn a_gateway_that_starts_without_an_api_server_waits_for_it(driver: Driver) {
     let resource = format!("inferenceworkersets.{}", crds::GROUP);
     let counted = world.server.wait(&resource, "default", "workers", |object| object["status"]["readyEndpoints"] == 1);
     assert!(counted.is_some());
+}
+
+fn an_api_server_that_never_answers_is_told_of_by_its_address(driver: Driver) {
+    let server = ApiServer::start(Options::default()).unwrap();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let kubeconfig = server.kubeconfig().replace(&server.address().to_string(), &address);
+    let gateway = Setup::over_cluster(kubeconfig).ready(0).start(driver);
+    gateway.wait_for_line(&["nothing is in force yet", &address, "has not answered"]);
+    let ready = get(gateway.admin, "/readyz");
+    assert_eq!(ready.status, 503);
+    assert!(ready.json()["reasons"][1].as_str().is_some_and(|reason| reason.contains(&address)), "{}", ready.json());
 }
 
 fn a_gateway_without_definitions_says_what_to_do_and_goes_on_once_it_is_done(driver: Driver) {

@@ -20,9 +20,11 @@ on_both_drivers![
     a_config_map_is_swapped_as_one_change,
     an_endpoint_is_removed_and_comes_back_under_load,
     names_come_and_go_with_their_documents,
+    a_set_that_lost_a_file_or_all_of_them_changes_nothing,
+    pools_of_a_listener_that_do_not_exist_are_told,
 ];
 
-/// A change is noticed by its event; without events it would take the 5 s of the next look.
+/// A change is noticed by its event or by the look of each second; without both it would take the 5 s of the next reading.
 const NOTICED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Clients that ask one thing after the other until told to stop.
@@ -195,6 +197,30 @@ fn an_endpoint_is_removed_and_comes_back_under_load(driver: Driver) {
     eventually("it is asked again", || (last(&goes) > before).then_some(()));
     load.finish();
     gateway.expect_nothing_in_flight();
+}
+
+fn a_set_that_lost_a_file_or_all_of_them_changes_nothing(driver: Driver) {
+    let engine = engine();
+    let gateway = Setup::new(documents(&engine, "first")).start(driver);
+    let folder = gateway.resource(".");
+    symlink("nowhere.yaml", folder.join("tenants.yaml")).unwrap();
+    gateway.wait_for_line(&["configuration refused", "K0004", "a link to `nowhere.yaml`"]);
+    for entry in fs::read_dir(&folder).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    gateway.wait_for_line(&["configuration refused", "K0005"]);
+    assert_eq!(gateway.config()["generation"], 1);
+    assert_eq!(gateway.chat("", &chat(MODEL, 1)).status, 200);
+}
+
+fn pools_of_a_listener_that_do_not_exist_are_told(driver: Driver) {
+    let engine = engine();
+    let setup = Setup { listener: String::from(", pools: [nope, pool]"), ..Setup::new(documents(&engine, "first")) };
+    let gateway = setup.start(driver);
+    let line = gateway.wait_for_line(&["configuration warning", "K0122"]);
+    assert!(line.contains("`nope`") && line.contains("listeners[0].pools[0]"), "{line}");
+    assert_eq!(gateway.config()["warnings"].as_array().map(Vec::len), Some(1), "{}", gateway.config());
+    assert_eq!(gateway.chat("", &chat(MODEL, 1)).status, 200);
 }
 
 fn names_come_and_go_with_their_documents(driver: Driver) {

@@ -22,7 +22,7 @@ use super::set::{self, Objects, Settled, Verdict};
 use super::status::{Taken, Tally};
 use super::watch::{Failure, Follow, News, Told};
 use super::writer::{self, Desk, Facts, Write, Written};
-use crate::limits::{POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX, STATUS_WRITES_MAX};
+use crate::limits::{ANSWER_WITHIN, POLL, SECRETS_MAX, SELECTORS_MAX, SETTLE, SETTLE_MAX, STATUS_WRITES_MAX};
 use crate::secret::Lookup;
 use crate::snapshot::{ResourceId, Snapshot};
 use crate::source::cluster::{ClusterNews, Feedback, Pods, Settings};
@@ -45,6 +45,8 @@ pub(super) struct Follower {
     told: (mpsc::Sender<Told>, mpsc::Receiver<Told>),
     written: (mpsc::Sender<Written>, mpsc::Receiver<Written>),
     tasks: BTreeMap<Subject, Task>,
+    /// The server's address, for people.
+    server: String,
     reach: Reach,
     known: Known,
     good: Objects,
@@ -86,7 +88,7 @@ impl Dirty {
 impl Follower {
     pub(super) fn new(
         settings: Settings,
-        client: Client,
+        (client, server): (Client, String),
         sender: mpsc::Sender<ClusterNews>,
         feedback: latest::Receiver<Feedback>,
         role: latest::Receiver<Role>,
@@ -100,7 +102,8 @@ impl Follower {
             told: mpsc::channel(TOLD_MAX),
             written: mpsc::channel(WRITES_MAX),
             tasks: BTreeMap::new(),
-            reach: Reach::default(),
+            reach: Reach::of(server.clone()),
+            server,
             known: Known::default(),
             good: Objects::new(),
             verdicts: BTreeMap::new(),
@@ -131,6 +134,7 @@ impl Follower {
         for ticks in [&mut write, &mut look] {
             ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         }
+        let mut overdue = Some(Instant::now() + ANSWER_WITHIN);
         // Each turn is one piece of news; ends when nobody listens.
         loop {
             let due = self.dirty.due();
@@ -143,6 +147,11 @@ impl Follower {
                         heard = heard && self.heard(told).await;
                     }
                     heard && self.tell_pods().await
+                }
+                () = until(overdue) => {
+                    overdue = None;
+                    self.reach.is_overdue();
+                    self.tell_waiting().await
                 }
                 () = until(due) => self.settle().await,
                 Some(written) = self.written.1.recv() => self.wrote(&written).await,
@@ -227,6 +236,11 @@ impl Follower {
         {
             return false;
         }
+        self.tell_waiting().await
+    }
+
+    /// Tells what the first snapshot waits for, when that has changed; `false` when nobody listens any more.
+    async fn tell_waiting(&mut self) -> bool {
         let kinds = self.tasks.keys().filter(|subject| matches!(subject, Subject::Objects { .. }));
         match self.reach.waiting(kinds) {
             Some(waiting) if self.generation == 0 => self.tell(ClusterNews::Waiting(waiting)).await,
@@ -248,7 +262,7 @@ impl Follower {
     }
 
     async fn note(&self, text: String) -> bool {
-        self.tell(ClusterNews::Note(text)).await
+        self.tell(ClusterNews::Note(format!("{}: {text}", self.server))).await
     }
 
     /// Whether anybody listens.

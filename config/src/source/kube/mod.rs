@@ -8,11 +8,13 @@
 //! The first snapshot waits for all six kinds, and for the Secrets they name: a set without its tenants would let everyone
 //! in. A resource that is not served or not allowed is waited for, and told of.
 
+use std::fmt;
+use std::io::Read;
 use std::path::Path;
 use std::time::SystemTime;
 
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tokio::sync::{mpsc, watch as latest};
 use tokio::task::JoinHandle;
 
@@ -32,6 +34,8 @@ mod writer;
 use follower::Follower;
 use lease::Role;
 
+/// Bytes of a kubeconfig: with the certificates of hundreds of clusters it has one.
+const KUBECONFIG_BYTES_MAX: u64 = 4 << 20;
 /// News that wait to be taken; the source goes on when there is room.
 const NEWS_MAX: usize = 16;
 
@@ -74,8 +78,66 @@ impl Drop for Task {
     }
 }
 
-/// The client of the settings, and the namespace that stands for "here".
-async fn client(settings: &Settings) -> Result<(Client, String), String> {
+/// What is needed to reach a server.
+struct Access {
+    client: Client,
+    /// The server's address, for people.
+    server: String,
+    /// The namespace that stands for "here".
+    namespace: String,
+}
+
+/// Whether a kubeconfig file leads to a server, which is not asked.
+///
+/// # Errors
+/// What is wrong with it, in one line that holds nothing of the file.
+pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
+    let wrong = |why: &dyn fmt::Display| Err(format!("the kubeconfig {} {why}", path.display()));
+    let file = match std::fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => return wrong(&"is not a file"),
+        Ok(_) => std::fs::File::open(path),
+        Err(error) => Err(error),
+    };
+    let mut bytes = Vec::new();
+    if let Err(error) = file.and_then(|file| file.take(KUBECONFIG_BYTES_MAX + 1).read_to_end(&mut bytes)) {
+        return wrong(&format_args!("cannot be read: {error}"));
+    }
+    if bytes.trim_ascii().is_empty() {
+        return wrong(&"is empty");
+    }
+    if u64::try_from(bytes.len()).is_ok_and(|length| length > KUBECONFIG_BYTES_MAX) {
+        return wrong(&format_args!("has more than {KUBECONFIG_BYTES_MAX} bytes"));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
+    let loaded = runtime.block_on(async {
+        let file = Kubeconfig::read_from(path)?;
+        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
+    });
+    match loaded {
+        Ok(_) => Ok(()),
+        Err(error) => wrong(&format_args!("cannot be used: {}", said(&error))),
+    }
+}
+
+/// What is wrong with a kubeconfig, in one line. Its parser shows the text around a fault, which may be a token.
+fn said(error: &KubeconfigError) -> String {
+    if matches!(error, KubeconfigError::Parse(_)) {
+        "it is not YAML of the form of a kubeconfig".to_owned()
+    } else {
+        error.to_string().replace(['\n', '\r'], " ")
+    }
+}
+
+/// The server's address without what may be a credential.
+fn address(config: &kube::Config) -> String {
+    let uri = &config.cluster_url;
+    let port = uri.port_u16().map(|port| format!(":{port}")).unwrap_or_default();
+    let path = uri.path().trim_end_matches('/');
+    format!("{}://{}{port}{path}", uri.scheme_str().unwrap_or("https"), uri.host().unwrap_or_default())
+}
+
+/// The way to the server of the settings.
+async fn access(settings: &Settings) -> Result<Access, String> {
     let mut config = match &settings.kubeconfig {
         Some(path) => from_file(path).await?,
         // Who sets KUBECONFIG means it, also in a pod.
@@ -88,19 +150,26 @@ async fn client(settings: &Settings) -> Result<(Client, String), String> {
     // Attempts are this source's business: each must be seen to be told of.
     config.default_retry = false;
     let namespace = settings.lease_namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
-    let client = Client::try_from(config).map_err(|error| error.to_string())?;
-    Ok((client, namespace))
+    let server = address(&config);
+    let client = Client::try_from(config).map_err(|error| format!("{server}: {error}"))?;
+    Ok(Access { client, server, namespace })
 }
 
 async fn from_file(path: &Path) -> Result<kube::Config, String> {
-    let said = |error: kube::config::KubeconfigError| format!("{}: {error}", path.display());
+    let said = |error: KubeconfigError| format!("{}: {}", path.display(), said(&error));
     let file = Kubeconfig::read_from(path).map_err(said)?;
     kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(said)
 }
 
 /// Where kubectl looks: what KUBECONFIG names, else `~/.kube/config`, else the account of the pod.
 async fn usual() -> Result<kube::Config, String> {
-    kube::Config::infer().await.map_err(|error| error.to_string())
+    kube::Config::infer().await.map_err(|error| {
+        let of_file = std::error::Error::source(&error).and_then(|source| source.downcast_ref::<KubeconfigError>());
+        of_file.map_or_else(
+            || error.to_string(),
+            |of_file| format!("there is no pod's account and no usable kubeconfig: {}", said(of_file)),
+        )
+    })
 }
 
 async fn run(
@@ -112,9 +181,9 @@ async fn run(
     let mut pause = backoff::Backoff::default();
     let mut told = String::new();
     // A kubeconfig may be written after this process has started. Ends when it can be read, or with whoever listens.
-    let (client, namespace) = loop {
-        match client(&settings).await {
-            Ok(client) => break client,
+    let Access { client, server, namespace } = loop {
+        match access(&settings).await {
+            Ok(access) => break access,
             Err(why) => {
                 if told != why {
                     let contact = Contact::Without { since: SystemTime::now(), why: why.clone() };
@@ -130,5 +199,5 @@ async fn run(
     let (role_sender, role) = latest::channel(Role::Reader);
     let _election =
         Task(tokio::spawn(lease::run(client.clone(), namespace, settings.identity.clone(), role_sender, leave)));
-    Follower::new(settings, client, sender, feedback, role).run().await;
+    Follower::new(settings, (client, server), sender, feedback, role).run().await;
 }

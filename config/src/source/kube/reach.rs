@@ -11,8 +11,12 @@ use crate::source::cluster::Contact;
 const INSTALL: &str = "install them: kinfctl schema --crds | kubectl apply --server-side -f -";
 
 /// What is known of each resource that is followed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Reach {
+    /// The server's address, for people.
+    server: String,
+    /// Whether it has had the time in which any server answers.
+    overdue: bool,
     /// Resources that were listed, and those that failed since without being reached again.
     listed: BTreeSet<Subject>,
     failing: BTreeMap<Subject, Failure>,
@@ -22,6 +26,23 @@ pub(super) struct Reach {
 }
 
 impl Reach {
+    /// Of a server of which nothing is known but its address.
+    pub(super) fn of(server: String) -> Self {
+        Self {
+            server,
+            overdue: false,
+            listed: BTreeSet::new(),
+            failing: BTreeMap::new(),
+            contact: None,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Takes in that the time in which any server answers is over.
+    pub(super) fn is_overdue(&mut self) {
+        self.overdue = true;
+    }
+
     /// Takes in a list; whether it is the first.
     pub(super) fn list(&mut self, subject: &Subject) -> bool {
         self.listed.insert(subject.clone())
@@ -62,7 +83,7 @@ impl Reach {
     /// answer.
     pub(super) fn contact(&mut self) -> Option<Contact> {
         let lost = self.failing.iter().find_map(|(subject, failure)| match (subject, failure) {
-            (Subject::Objects { .. }, Failure::Away(why)) => Some(format!("{subject}: {why}")),
+            (Subject::Objects { .. }, Failure::Away(why)) => Some(format!("{}: {subject}: {why}", self.server)),
             (Subject::Objects { .. } | Subject::Pods(_) | Subject::Secret(_), _) => None,
         });
         let contact = match (lost, &self.contact) {
@@ -74,9 +95,9 @@ impl Reach {
         Some(contact)
     }
 
-    /// What holds up the first snapshot, once all of `kinds` were heard of and when it has changed.
+    /// What holds up the first snapshot, once all of `kinds` were heard of or should have been, and when it has changed.
     pub(super) fn waiting<'s>(&mut self, kinds: impl Iterator<Item = &'s Subject> + Clone) -> Option<Vec<String>> {
-        if !kinds.clone().all(|subject| self.has_heard_of(subject)) {
+        if !self.overdue && !kinds.clone().all(|subject| self.has_heard_of(subject)) {
             return None;
         }
         let mut absent = Vec::new();
@@ -84,11 +105,13 @@ impl Reach {
         for subject in kinds.filter(|subject| !self.listed.contains(subject)) {
             match self.failing.get(subject) {
                 Some(Failure::Absent) => absent.push(subject.to_string()),
-                Some(Failure::Away(why)) => _ = reasons.insert(format!("the API server does not answer: {why}")),
-                Some(failure @ (Failure::Refused(_) | Failure::Invalid(_) | Failure::Expired)) => {
-                    reasons.insert(format!("{subject}: {failure}"));
+                Some(Failure::Away(why)) => {
+                    _ = reasons.insert(format!("the API server {} does not answer: {why}", self.server));
                 }
-                None => {}
+                Some(failure @ (Failure::Refused(_) | Failure::Invalid(_) | Failure::Expired)) => {
+                    reasons.insert(format!("{}: {subject}: {failure}", self.server));
+                }
+                None => _ = reasons.insert(format!("the API server {} has not answered yet", self.server)),
             }
         }
         let mut waiting: Vec<String> = reasons.into_iter().collect();
@@ -110,6 +133,10 @@ mod tests {
 
     use super::*;
 
+    fn reach() -> Reach {
+        Reach::of("https://10.0.0.1:6443".into())
+    }
+
     fn subjects() -> Vec<Subject> {
         let kinds = [Kind::InferencePool, Kind::InferenceTenant, Kind::InferenceWorkerSet];
         kinds.map(|kind| Subject::Objects { kind, namespace: String::new() }).to_vec()
@@ -117,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_failure_is_noted_once_and_again_when_it_is_another() {
-        let mut reach = Reach::default();
+        let mut reach = reach();
         let subject = subjects()[0].clone();
         let refused = |why: &str| Failure::Refused(why.to_owned());
         assert_eq!(reach.failed(subject.clone(), &refused("no")).as_deref(), Some("inferencepools: no"));
@@ -129,13 +156,13 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_told_when_all_was_heard_of_and_again_when_it_changes() {
-        let (mut reach, subjects) = (Reach::default(), subjects());
+        let (mut reach, subjects) = (reach(), subjects());
         reach.failed(subjects[0].clone(), &Failure::Absent);
         reach.failed(subjects[1].clone(), &Failure::Absent);
         assert_eq!(reach.waiting(subjects.iter()), None);
         reach.failed(subjects[2].clone(), &Failure::Refused("forbidden".into()));
         let told = reach.waiting(subjects.iter()).expect("all were heard of");
-        assert_eq!(told[0], "inferenceworkersets: forbidden");
+        assert_eq!(told[0], "https://10.0.0.1:6443: inferenceworkersets: forbidden");
         assert!(
             told[1].contains("(inferencepools, inferencetenants)") && told[1].contains("kubectl apply"),
             "{told:?}"
@@ -146,8 +173,21 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_says_nothing_is_waited_for_by_its_address_once_it_is_overdue() {
+        let (mut reach, subjects) = (reach(), subjects());
+        assert_eq!(reach.waiting(subjects.iter()), None);
+        reach.is_overdue();
+        let told = ["the API server https://10.0.0.1:6443 has not answered yet".to_owned()];
+        assert_eq!(reach.waiting(subjects.iter()).as_deref(), Some(&told[..]));
+        subjects[1..].iter().for_each(|subject| _ = reach.list(subject));
+        assert_eq!(reach.waiting(subjects.iter()), None, "one is still waited for");
+        reach.list(&subjects[0]);
+        assert_eq!(reach.waiting(subjects.iter()), Some(Vec::new()));
+    }
+
+    #[test]
     fn the_server_is_away_only_while_a_kind_of_ours_gets_no_answer() {
-        let (mut reach, subjects) = (Reach::default(), subjects());
+        let (mut reach, subjects) = (reach(), subjects());
         assert_eq!(reach.contact(), Some(Contact::With));
         reach.failed(subjects[0].clone(), &Failure::Absent);
         assert_eq!(reach.contact(), None);
