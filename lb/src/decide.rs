@@ -140,7 +140,8 @@ pub(crate) fn decide<'p>(
         }
         Err(refusal) => {
             reasons.outcome = Outcome::Refused(reason(&refusal));
-            Err(refused(pool, rule, facts.model, &refusal))
+            let retry_after_s = retry_after_s(&seats, question.now_us);
+            Err(refused(pool, rule, facts.model, &refusal, retry_after_s))
         }
     };
     release(seats, knowledge);
@@ -206,7 +207,7 @@ fn decide_without_model<'p>(
     let rule = pool.program.match_rule(&question.facts);
     if let Action::Deny(deny) = &pool.program.rule(rule).action {
         let refusal = Refusal::Denied { status: deny.status, code: "", message: "" };
-        return Err(refused(pool, rule, "", &refusal));
+        return Err(refused(pool, rule, "", &refusal, RETRY_AFTER_UNTOLD_S));
     }
     let sets = pool.destinations.iter().enumerate().filter_map(|(index, destination)| match destination.kind {
         DestinationKind::WorkerSet(set) => Some((index, knowledge.plan.worker_sets.get(set)?)),
@@ -359,7 +360,18 @@ fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowled
     }
 }
 
-fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>) -> Refused {
+/// When nobody says how long it is busy, trying again may help so soon.
+const RETRY_AFTER_UNTOLD_S: u32 = 1;
+
+/// After how long the first of these may have room: providers that have asked to be left alone said when.
+fn retry_after_s(seats: &[Seat], now_us: u64) -> u32 {
+    let endpoints = seats.iter().map(|seat| &seat.endpoint);
+    let usable = endpoints.filter(|endpoint| endpoint.backs_off(now_us) || endpoint.is_ready(now_us));
+    let first_us = usable.map(|endpoint| endpoint.backs_off_for_us(now_us)).min().unwrap_or(0);
+    u32::try_from(first_us.div_ceil(1_000_000)).unwrap_or(u32::MAX).max(RETRY_AFTER_UNTOLD_S)
+}
+
+fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>, retry_after_s: u32) -> Refused {
     let decided = pool.program.rule(rule);
     match refusal {
         Refusal::ModelNotFound => Refused::ModelNotFound(shortened(model)),
@@ -367,6 +379,7 @@ fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>) -> 
         Refusal::Overloaded { exclude } => Refused::Overloaded {
             rule: decided.name.clone(),
             exclude: exclude.and_then(|index| exclude_name(decided, index)),
+            retry_after_s,
         },
         Refusal::Denied { .. } => match &decided.action {
             Action::Deny(deny) => Refused::Denied {
