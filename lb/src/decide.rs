@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use config::snapshot::{DestinationKind, Pool, PoolScope, ServedModel, Snapshot};
 use policy::{
-    Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, Rule, RuleIndex, Signal, Target,
-    UpstreamHeader,
+    Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, RuleIndex, Signal, Target, UpstreamHeader,
 };
 use predictor::fleet::{Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
@@ -24,9 +23,11 @@ use crate::quota::Permit;
 
 pub mod door;
 mod prompts;
+mod refused;
 mod shadow;
 
 use prompts::{Basis, Prompts};
+use refused::{RETRY_AFTER_UNTOLD_S, refused, retry_after_s, shortened};
 
 pub(crate) use shadow::{Shadowed, shadow};
 
@@ -358,51 +359,6 @@ fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowled
         chain: std::mem::take(&mut prompt.chain),
         permit: None,
     }
-}
-
-/// When nobody says how long it is busy, trying again may help so soon.
-const RETRY_AFTER_UNTOLD_S: u32 = 1;
-
-/// After how long the first of these may have room: providers that have asked to be left alone said when.
-fn retry_after_s(seats: &[Seat], now_us: u64) -> u32 {
-    let endpoints = seats.iter().map(|seat| &seat.endpoint);
-    let usable = endpoints.filter(|endpoint| endpoint.backs_off(now_us) || endpoint.is_ready(now_us));
-    let first_us = usable.map(|endpoint| endpoint.backs_off_for_us(now_us)).min().unwrap_or(0);
-    u32::try_from(first_us.div_ceil(1_000_000)).unwrap_or(u32::MAX).max(RETRY_AFTER_UNTOLD_S)
-}
-
-fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>, retry_after_s: u32) -> Refused {
-    let decided = pool.program.rule(rule);
-    match refusal {
-        Refusal::ModelNotFound => Refused::ModelNotFound(shortened(model)),
-        Refusal::NoReadyEndpoint => Refused::NoReadyEndpoint { model: shortened(model), rule: decided.name.clone() },
-        Refusal::Overloaded { exclude } => Refused::Overloaded {
-            rule: decided.name.clone(),
-            exclude: exclude.and_then(|index| exclude_name(decided, index)),
-            retry_after_s,
-        },
-        Refusal::Denied { .. } => match &decided.action {
-            Action::Deny(deny) => Refused::Denied {
-                status: deny.status,
-                code: deny.code.clone(),
-                message: deny.message.clone(),
-                rule: decided.name.clone(),
-            },
-            Action::Route(_) => Refused::Internal,
-        },
-    }
-}
-
-fn exclude_name(rule: &Rule, index: u16) -> Option<String> {
-    match &rule.action {
-        Action::Route(route) => route.exclude.get(usize::from(index)).map(|entry| entry.name.clone()),
-        Action::Deny(_) => None,
-    }
-}
-
-/// A name as an error may show it: clients send anything.
-fn shortened(model: &str) -> String {
-    model.chars().take(200).collect()
 }
 
 /// The first destination that serves a model, and what the model is called there.
