@@ -184,7 +184,15 @@ fn unanswered<'p>(
 /// What the head of an answer means.
 fn judged<'p>(shard: &Shard, mut held: Held<'p>) -> Attempted<'p> {
     let endpoint = held.choice.endpoint.clone();
-    match judge(held.answer.head.status, endpoint.spec.backend) {
+    let verdict = judge(held.answer.head.status, endpoint.spec.backend);
+    // Who is asked with a signature may say what is wrong with it, or with the account.
+    if verdict != Verdict::Deliver
+        && endpoint.spec.signer.is_some()
+        && let Some(name) = provider::aws_error_name(&held.answer.head.headers, &held.answer.received)
+    {
+        shard.tell_operator(&endpoint, name);
+    }
+    match verdict {
         Verdict::Deliver => Attempted::Answered(Box::new(held)),
         Verdict::Refusal(failure) => {
             refused_by(shard, &endpoint, failure, &held.answer);

@@ -5,8 +5,7 @@ use std::rc::Rc;
 
 use config::snapshot::{DestinationKind, Pool, PoolScope, ServedModel, Snapshot};
 use policy::{
-    Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, Rule, RuleIndex, Signal, Target,
-    UpstreamHeader,
+    Action, Backend, Candidate, Decision, HeaderLookup, Refusal, Rewrite, RuleIndex, Signal, Target, UpstreamHeader,
 };
 use predictor::fleet::{Fleet, Plan as Overlaps};
 use predictor::prefix::chain::Chain;
@@ -24,9 +23,11 @@ use crate::quota::Permit;
 
 pub mod door;
 mod prompts;
+mod refused;
 mod shadow;
 
 use prompts::{Basis, Prompts};
+use refused::{RETRY_AFTER_UNTOLD_S, refused, retry_after_s, shortened};
 
 pub(crate) use shadow::{Shadowed, shadow};
 
@@ -140,7 +141,8 @@ pub(crate) fn decide<'p>(
         }
         Err(refusal) => {
             reasons.outcome = Outcome::Refused(reason(&refusal));
-            Err(refused(pool, rule, facts.model, &refusal))
+            let retry_after_s = retry_after_s(&seats, question.now_us);
+            Err(refused(pool, rule, facts.model, &refusal, retry_after_s))
         }
     };
     release(seats, knowledge);
@@ -206,7 +208,7 @@ fn decide_without_model<'p>(
     let rule = pool.program.match_rule(&question.facts);
     if let Action::Deny(deny) = &pool.program.rule(rule).action {
         let refusal = Refusal::Denied { status: deny.status, code: "", message: "" };
-        return Err(refused(pool, rule, "", &refusal));
+        return Err(refused(pool, rule, "", &refusal, RETRY_AFTER_UNTOLD_S));
     }
     let sets = pool.destinations.iter().enumerate().filter_map(|(index, destination)| match destination.kind {
         DestinationKind::WorkerSet(set) => Some((index, knowledge.plan.worker_sets.get(set)?)),
@@ -357,39 +359,6 @@ fn choice<'p>(pool: &Pool, seat: &Seat, rule: RuleIndex, knowledge: &mut Knowled
         chain: std::mem::take(&mut prompt.chain),
         permit: None,
     }
-}
-
-fn refused(pool: &Pool, rule: RuleIndex, model: &str, refusal: &Refusal<'_>) -> Refused {
-    let decided = pool.program.rule(rule);
-    match refusal {
-        Refusal::ModelNotFound => Refused::ModelNotFound(shortened(model)),
-        Refusal::NoReadyEndpoint => Refused::NoReadyEndpoint { model: shortened(model), rule: decided.name.clone() },
-        Refusal::Overloaded { exclude } => Refused::Overloaded {
-            rule: decided.name.clone(),
-            exclude: exclude.and_then(|index| exclude_name(decided, index)),
-        },
-        Refusal::Denied { .. } => match &decided.action {
-            Action::Deny(deny) => Refused::Denied {
-                status: deny.status,
-                code: deny.code.clone(),
-                message: deny.message.clone(),
-                rule: decided.name.clone(),
-            },
-            Action::Route(_) => Refused::Internal,
-        },
-    }
-}
-
-fn exclude_name(rule: &Rule, index: u16) -> Option<String> {
-    match &rule.action {
-        Action::Route(route) => route.exclude.get(usize::from(index)).map(|entry| entry.name.clone()),
-        Action::Deny(_) => None,
-    }
-}
-
-/// A name as an error may show it: clients send anything.
-fn shortened(model: &str) -> String {
-    model.chars().take(200).collect()
 }
 
 /// The first destination that serves a model, and what the model is called there.

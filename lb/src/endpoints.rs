@@ -224,6 +224,11 @@ impl Endpoint {
         self.backs_off_until_us.get() > now_us
     }
 
+    /// For how long it is to be left alone.
+    pub(crate) fn backs_off_for_us(&self, now_us: u64) -> u64 {
+        self.backs_off_until_us.get().saturating_sub(now_us)
+    }
+
     /// Closes what has been idle for too long or was closed by the peer. The oldest stand first.
     pub(crate) fn close_stale(&self, now_us: u64, keep_alive_us: u64) {
         let mut idle = self.idle.borrow_mut();

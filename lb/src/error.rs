@@ -60,6 +60,8 @@ pub(crate) enum Refused {
         rule: String,
         /// The exclude entry that dropped most; `None` for limits.
         exclude: Option<String>,
+        /// When the first of them may have room.
+        retry_after_s: u32,
     },
     /// A rule refuses such requests.
     Denied {
@@ -231,14 +233,11 @@ impl Refused {
         if let Self::Provider(said) = self {
             return said.retry_after_s;
         }
-        let helps = matches!(
-            self,
-            Self::KeysUnknown
-                | Self::Overloaded { .. }
-                | Self::NoReadyEndpoint { .. }
-                | Self::BodyBudget
-                | Self::NotConfigured
-        );
+        if let Self::Overloaded { retry_after_s, .. } = self {
+            return Some(*retry_after_s);
+        }
+        let helps =
+            matches!(self, Self::KeysUnknown | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured);
         helps.then_some(1)
     }
 
@@ -300,10 +299,10 @@ impl Refused {
             Self::NoReadyEndpoint { model, rule } => {
                 format!("No endpoint for `{model}` is ready (rule `{rule}`); try again shortly.")
             }
-            Self::Overloaded { rule, exclude: Some(exclude) } => {
+            Self::Overloaded { rule, exclude: Some(exclude), .. } => {
                 format!("All endpoints are too busy: rule `{rule}`, exclude `{exclude}`; try again shortly.")
             }
-            Self::Overloaded { rule, exclude: None } => {
+            Self::Overloaded { rule, exclude: None, .. } => {
                 format!("All endpoints are at their limits (rule `{rule}`); try again shortly.")
             }
             Self::Denied { message, .. } => message.clone(),
@@ -388,7 +387,7 @@ mod tests {
             Refused::BodyTooLong(5),
             Refused::Unreadable(Unreadable::ModelMissing),
             Refused::ModelNotFound("a\"b\n".into()),
-            Refused::Overloaded { rule: "r".into(), exclude: Some("busy".into()) },
+            Refused::Overloaded { rule: "r".into(), exclude: Some("busy".into()), retry_after_s: 1 },
             Refused::Denied { status: 403, code: "tenant_blocked".into(), message: "no".into(), rule: "r".into() },
             Refused::Upstream(UpstreamError::Timeout),
             Refused::Token(Refusal::Expired),
@@ -410,7 +409,8 @@ mod tests {
     #[test]
     fn an_overload_names_rule_and_exclude_entry() {
         let mut body = Vec::new();
-        Refused::Overloaded { rule: "local-first".into(), exclude: Some("busy".into()) }.push_body(&mut body);
+        let exclude = Some("busy".into());
+        Refused::Overloaded { rule: "local-first".into(), exclude, retry_after_s: 1 }.push_body(&mut body);
         let text = String::from_utf8(body).unwrap();
         assert!(text.contains("local-first") && text.contains("busy"), "{text}");
     }

@@ -11,6 +11,7 @@ use bedrock::{ChatStream, Delivery, FRAME_BYTES_MAX, Failure, Fault, Refusal, Re
 use policy::{Api, UpstreamHeader};
 
 use crate::error::{Refused, Said};
+use crate::http1::head::Headers;
 use crate::http1::rewrite::{push_decimal, push_header};
 use crate::io::Buf;
 use crate::mailbox;
@@ -149,13 +150,6 @@ pub(crate) fn push_signature(
     }
 }
 
-/// Whether a client's header may not go beside a signature: AWS wants every `x-amz-` header signed, and the client's own
-/// would speak for somebody else.
-pub(crate) fn clashes_with_signature(name: &[u8]) -> bool {
-    const AMAZON: &[u8] = b"x-amz-";
-    name.get(..AMAZON.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(AMAZON))
-}
-
 /// What makes the client's answer of an endpoint's that speaks another API.
 #[derive(Debug)]
 pub(crate) enum Translation {
@@ -203,6 +197,31 @@ pub(crate) fn failed(failure: &Failure, retry_after_s: Option<u32>) -> Refused {
         message: failure.message(),
         retry_after_s,
     }))
+}
+
+/// An answer that is longer than what is made into another, for the client.
+pub(crate) fn too_long(bytes_max: usize) -> Refused {
+    let message = format!("Bedrock's answer is longer than {bytes_max} bytes, the most that is made into another.");
+    let code = "provider_answer_too_long";
+    Refused::Provider(Box::new(Said {
+        status: 502,
+        kind: "server_error",
+        code,
+        param: None,
+        message,
+        retry_after_s: None,
+    }))
+}
+
+/// Longest name of an error that is passed on to the operator.
+const ERROR_NAME_BYTES_MAX: usize = 64;
+
+/// What AWS calls an error (`x-amzn-errortype`): the name alone, as a service writes names, for the log.
+pub(crate) fn aws_error_name<'a>(headers: &'a Headers, bytes: &'a [u8]) -> Option<&'a str> {
+    let value = headers.named(bytes, "x-amzn-errortype").next()?;
+    let name = value.split(|&byte| byte == b':').next()?.trim_ascii();
+    let is_name = (1..=ERROR_NAME_BYTES_MAX).contains(&name.len()) && name.iter().all(u8::is_ascii_alphanumeric);
+    std::str::from_utf8(name).ok().filter(|_| is_name)
 }
 
 /// Whether what came is no answer at all, rather than word of why there is none.

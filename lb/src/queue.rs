@@ -189,7 +189,7 @@ pub(crate) async fn join<'p>(
     let Some(place) = place else {
         shard.metrics.borrow_mut().queued(&routed.pool.id.name, rule_name(routed, rule), Outcome::Full, 0);
         let rule = rule_name(routed, rule).to_owned();
-        return decided.and(Err(NotServed::Refused(Refused::Overloaded { rule, exclude: None })));
+        return decided.and(Err(NotServed::Refused(Refused::Overloaded { rule, exclude: None, retry_after_s: 1 })));
     };
     if let Ok(choice) = decided {
         // There is room, and somebody else may have a better right to it: all look, in the order of their turn.

@@ -1,5 +1,6 @@
 //! One attempt to have a request answered by one endpoint: connect or reuse, send, wait for the head of the answer.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use crate::body::{BodyEncoding, Message};
 use crate::conn::Client;
 use crate::endpoints::Endpoint;
 use crate::error::UpstreamError;
-use crate::http1::rewrite::{push_decimal, push_header, request_headers};
-use crate::http1::target::origin_form;
+use crate::http1::rewrite::{is_for_providers, push_decimal, push_header, request_headers};
+use crate::http1::target::{origin_form, provider_target};
 use crate::http1::{Method, Name, ResponseHead};
 use crate::io::{self, Buf, Conn, SizeClass, Stop, Watch, until};
 use crate::openai::edit::Edits;
@@ -346,9 +347,13 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, passed:
     to.extend_from_slice(client.head.method_name.of(bytes));
     to.push(b' ');
     let target = passed.target.unwrap_or_else(|| origin_form(client.head.target.of(bytes)));
+    let target = match spec.backend {
+        Backend::Local => Cow::Borrowed(target),
+        Backend::External => provider_target(target),
+    };
     let path = match spec.path_prefix.is_empty() {
-        true => target,
-        false => target.strip_prefix(b"/v1").unwrap_or(target),
+        true => &*target,
+        false => target.strip_prefix(b"/v1").unwrap_or(&target),
     };
     to.extend_from_slice(spec.path_prefix.as_bytes());
     to.extend_from_slice(path);
@@ -362,8 +367,11 @@ fn push_head(to: &mut Vec<u8>, client: &Client, upstream: &Upstream<'_>, passed:
         };
         // The client's own header of a name that we send is not added to ours, least of all beside a credential.
         let mut ours = passed.headers.iter().map(|header| &header.name).chain(spec.credential.iter().map(|c| &c.name));
-        let unsignable = spec.signer.is_some() && provider::clashes_with_signature(name);
-        if kept && !unsignable && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
+        let travels = match spec.backend {
+            Backend::Local => true,
+            Backend::External => is_for_providers(name),
+        };
+        if kept && travels && !ours.any(|ours| name.eq_ignore_ascii_case(ours.as_bytes())) {
             push_header(to, name, value);
         }
     });

@@ -8,6 +8,7 @@ use std::fmt;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::error::Category;
 use serde_json::value::RawValue;
 
 use crate::refusal::{Refusal, Why};
@@ -121,8 +122,11 @@ pub(crate) struct Object<'a, 'p> {
 
 impl<'a, 'p> Object<'a, 'p> {
     pub(crate) fn read(json: &'a str, place: Place<'p>) -> Result<Self, Refusal> {
-        let expected = |_| place.expected("an object with each name once, and at most 256 of them");
-        Ok(Self { place, members: serde_json::from_str(json).map_err(expected)? })
+        let refusal = |error: serde_json::Error| match error.classify() {
+            Category::Io | Category::Syntax | Category::Eof => Refusal::not_json(),
+            Category::Data => place.expected("an object with each name once, and at most 256 of them"),
+        };
+        Ok(Self { place, members: serde_json::from_str(json).map_err(refusal)? })
     }
 
     pub(crate) fn place(&self) -> &Place<'p> {

@@ -14,6 +14,8 @@ pub struct Refusal {
 /// The reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Why {
+    /// The body cannot be read at all.
+    NotJson,
     /// OpenAI's API wants this there.
     Expected(&'static str),
     /// OpenAI's API wants something there.
@@ -40,7 +42,7 @@ impl Refusal {
 
     /// A body that is not JSON at all.
     pub(crate) fn not_json() -> Self {
-        Self { place: String::new(), why: Why::Expected("a JSON object") }
+        Self { place: String::new(), why: Why::NotJson }
     }
 
     /// Another interface than chat completions.
@@ -67,6 +69,7 @@ impl Refusal {
     #[must_use]
     pub fn code(&self) -> &'static str {
         match self.why {
+            Why::NotJson => "invalid_json",
             Why::Expected(_) | Why::Missing => "invalid_request_body",
             Why::Unsupported(_) => "unsupported_by_provider",
         }
@@ -82,7 +85,7 @@ impl Refusal {
     #[must_use]
     pub fn retry(&self) -> Retry {
         match self.why {
-            Why::Expected(_) | Why::Missing => Retry::Never,
+            Why::NotJson | Why::Expected(_) | Why::Missing => Retry::Never,
             Why::Unsupported(_) => Retry::Elsewhere,
         }
     }
@@ -91,6 +94,7 @@ impl Refusal {
 impl fmt::Display for Refusal {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.why, self.param().unwrap_or("the body")) {
+            (Why::NotJson, _) => formatter.write_str("The request body is not valid JSON."),
             (Why::Expected(what), place) => write!(formatter, "{place}: expected {what}"),
             (Why::Missing, place) => write!(formatter, "{place}: is missing"),
             (Why::Unsupported(way_out), _) if self.place.is_empty() => formatter.write_str(way_out),

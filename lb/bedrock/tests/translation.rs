@@ -147,14 +147,21 @@ fn the_table_of_fields_is_the_one_in_the_documentation() {
 
 #[test]
 fn what_is_wrong_everywhere_is_not_tried_again() {
-    for body in
-        ["", "[]", "nothing", "{\"messages\":[", "{}", "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}"]
-    {
+    let lone_surrogate = "{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}";
+    for (body, code) in [
+        ("", "invalid_json"),
+        ("nothing", "invalid_json"),
+        ("{\"messages\":[", "invalid_json"),
+        ("{\"messages\":[]} and more", "invalid_json"),
+        ("[]", "invalid_request_body"),
+        ("{}", "invalid_request_body"),
+        (lone_surrogate, "invalid_request_body"),
+    ] {
         let refusal = refused(body);
-        assert_eq!((refusal.status(), refusal.code(), refusal.retry()), (400, "invalid_request_body", Retry::Never));
+        assert_eq!((refusal.status(), refusal.code(), refusal.retry()), (400, code, Retry::Never), "{body}");
         assert_eq!(refusal.kind(), "invalid_request_error");
     }
-    assert_eq!(converse(b"{\"messages\":\xFF}").unwrap_err().to_string(), "the body: expected a JSON object");
+    assert_eq!(converse(b"{\"messages\":\xFF}").unwrap_err().to_string(), "The request body is not valid JSON.");
 }
 
 #[test]

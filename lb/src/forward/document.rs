@@ -8,6 +8,7 @@ use crate::error::{Refused, UpstreamError};
 use crate::io::{Buf, SizeClass};
 use crate::openai::response::Document;
 use crate::openai::scan::push_json_string;
+use crate::provider;
 
 impl<F: FnMut(u64, Output)> Pass<'_, F> {
     /// `received` is what came of the body already.
@@ -30,7 +31,7 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
             }
             if body.len() > DOCUMENT_BYTES_MAX {
                 if self.translated.is_some() {
-                    return self.cut_off(Cut::Garbled).await;
+                    return self.refuse(Broken::Said(provider::too_long(DOCUMENT_BYTES_MAX))).await;
                 }
                 return self.stream(body, BodyRead::Already).await;
             }

@@ -57,7 +57,7 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
             let buf = self.next_buffer();
             received = match self.receive_pinging(buf).await {
                 Received::Some(buf) => buf,
-                Received::End if matches!(self.source, Source::UntilClose) && self.translated.is_none() => {
+                ended if self.is_whole_after(&ended) => {
                     self.source = Source::Nothing;
                     self.upstream_keeps = false;
                     Buf::default()

@@ -3,7 +3,7 @@
 use bedrock::{ChatStream, Delivery, FRAME_BYTES_MAX, Failure, Reply};
 
 use super::framing::Source;
-use super::{Cut, Output, Pass, Patience, Presentation, Upstream};
+use super::{Cut, Output, Pass, Patience, Presentation, Received, Upstream};
 use crate::body::Budget;
 use crate::conn::{Client, push_status_line};
 use crate::error::{Refused, UpstreamError};
@@ -84,7 +84,11 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
         let taken = taken.map_err(Broken::Cut)?;
         // Bytes behind the end of the body: the connection cannot be trusted any more.
         self.upstream_keeps &= taken == received.len();
-        let ended = fed.and_then(|()| if raw.is_done() { stream.end(&mut text).map(|()| true) } else { Ok(false) });
+        // Where the body ends with its connection, the answer's own end is the end: nobody need wait for the other.
+        let said_all = matches!(raw, Source::UntilClose) && stream.is_done();
+        self.upstream_keeps &= !said_all;
+        let over = raw.is_done() || said_all;
+        let ended = fed.and_then(|()| if over { stream.end(&mut text).map(|()| true) } else { Ok(false) });
         let ended = match ended {
             Ok(ended) => ended,
             Err(failure) => {
@@ -105,6 +109,18 @@ impl<F: FnMut(u64, Output)> Pass<'_, F> {
         }
         held.set(stream.held_bytes() + text.len());
         Ok(text.into())
+    }
+
+    /// The upstream said no more, and nothing is missing: what ends with its connection has ended, or the answer has said
+    /// itself that it has.
+    pub(super) fn is_whole_after(&self, received: &Received) -> bool {
+        match &self.translated {
+            None => matches!(received, Received::End) && matches!(self.source, Source::UntilClose),
+            Some(Translated::Events(events)) => {
+                events.stream.is_done() && matches!(received, Received::End | Received::Broken | Received::Silent)
+            }
+            Some(Translated::Whole(..)) => false,
+        }
     }
 
     /// What cut the answer off, where the client was told so by an event of it.

@@ -18,11 +18,42 @@ pub(crate) fn request_headers<'a>(
     }
 }
 
-/// Calls `each` with every header line that may travel on from an upstream to a client.
+/// Whether a client's header of this name may travel on to a hosted provider: it says what is asked and how, what the body
+/// is, or which trace it belongs to. Any other may tell who asks, from where, or hold a credential that is none of the
+/// provider's.
+pub(crate) fn is_for_providers(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 15] = [
+        b"accept",
+        b"accept-encoding",
+        b"anthropic-beta",
+        b"anthropic-version",
+        b"content-digest",
+        b"content-encoding",
+        b"content-md5",
+        b"content-type",
+        b"idempotency-key",
+        b"openai-beta",
+        b"range",
+        b"repr-digest",
+        b"traceparent",
+        b"tracestate",
+        b"user-agent",
+    ];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
+/// How the names of our own headers begin: nobody else's word of our decisions reaches a client.
+const OURS: &[u8] = b"x-kinference-";
+
+/// Calls `each` with every header line that may travel on from an upstream to a client. Cookies do not: none of a client's
+/// reaches an upstream either.
 pub(crate) fn response_headers<'a>(headers: &'a Headers, buffer: &'a [u8], mut each: impl FnMut(&'a [u8], &'a [u8])) {
     for line in headers.lines() {
-        let stays = line.known.is_hop_by_hop() || line.known == Name::XRequestId;
         let name = line.name.of(buffer);
+        let stays = line.known.is_hop_by_hop()
+            || line.known == Name::XRequestId
+            || name.eq_ignore_ascii_case(b"set-cookie")
+            || name.get(..OURS.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(OURS));
         if !stays && !is_named_by_connection(headers, buffer, name) {
             each(name, line.value.of(buffer));
         }
@@ -63,7 +94,7 @@ pub(crate) fn push_decimal(to: &mut Vec<u8>, number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::RequestHead;
+    use super::super::{Method, RequestHead, ResponseHead};
     use super::*;
 
     #[test]
@@ -75,6 +106,17 @@ mod tests {
         let mut names = Vec::new();
         request_headers(&head.headers, text, |_, name, _| names.push(String::from_utf8_lossy(name).into_owned()));
         assert_eq!(names, ["Traceparent", "X-Team", "Accept"]);
+    }
+
+    #[test]
+    fn nobody_else_tells_a_client_of_our_decisions_or_gives_it_a_cookie() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Kinference-Endpoint: a\r\nx-kinference-: b\r\nSET-COOKIE: c\r\n\
+            X-Kinference: d\r\nSet-Cookies: e\r\nServer: f\r\n\r\n";
+        let mut head = ResponseHead::default();
+        assert!(head.parse(text, Method::Post).unwrap());
+        let mut names = Vec::new();
+        response_headers(&head.headers, text, |name, _| names.push(String::from_utf8_lossy(name).into_owned()));
+        assert_eq!(names, ["X-Kinference", "Set-Cookies", "Server"]);
     }
 
     #[test]

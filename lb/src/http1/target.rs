@@ -1,5 +1,7 @@
 //! Request targets and their paths.
 
+use std::borrow::Cow;
+
 use policy::Api;
 
 /// The path of a request target in any form (RFC 9112, 3.2).
@@ -25,6 +27,16 @@ pub(crate) fn upstream_target(api: Api, target: &[u8], path: &[u8]) -> Option<Ve
     Some([path, query].concat())
 }
 
+/// What of a target a hosted provider is asked for: of a query the version of the interface alone (Azure). Anything else in
+/// there may be a credential or tell who asks.
+pub(crate) fn provider_target(target: &[u8]) -> Cow<'_, [u8]> {
+    let Some(end) = memchr::memchr2(b'?', b'#', target) else { return Cow::Borrowed(target) };
+    let (path, rest) = target.split_at(end);
+    let query = rest.strip_prefix(b"?").unwrap_or_default().split(|&byte| byte == b'#').next().unwrap_or_default();
+    let version = query.split(|&byte| byte == b'&').find(|pair| pair.starts_with(b"api-version="));
+    version.map_or(Cow::Borrowed(path), |pair| Cow::Owned([path, b"?", pair].concat()))
+}
+
 /// Without query, without trailing slashes.
 pub(crate) fn path_of(target: &[u8]) -> &[u8] {
     let end = memchr::memchr2(b'?', b'#', target).unwrap_or(target.len());
@@ -40,6 +52,20 @@ pub(crate) fn path_of(target: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_a_query_a_provider_gets_the_version_of_the_interface_alone() {
+        for (target, sent) in [
+            (&b"/v1/a"[..], &b"/v1/a"[..]),
+            (b"/v1/a?key=secret", b"/v1/a"),
+            (b"/v1/a?key=secret&api-version=2024-10-21&user=me#x", b"/v1/a?api-version=2024-10-21"),
+            (b"/v1/a?xapi-version=1&api-version", b"/v1/a"),
+            (b"/v1/a#x?api-version=1", b"/v1/a"),
+            (b"/v1/a?", b"/v1/a"),
+        ] {
+            assert_eq!(&*provider_target(target), sent, "{}", String::from_utf8_lossy(target));
+        }
+    }
 
     #[test]
     fn the_path_of_an_absolute_target_is_never_found_in_its_query() {

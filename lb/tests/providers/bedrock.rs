@@ -19,6 +19,7 @@ on_both_drivers![
     a_stream_that_begins_with_an_error_is_none_yet,
     what_bedrock_refuses_is_told_and_what_is_its_own_trouble_goes_elsewhere,
     what_converse_does_not_have_goes_to_a_provider_that_has_it,
+    an_answer_that_is_too_long_is_told_so,
     without_its_keys_it_is_never_asked,
 ];
 
@@ -338,6 +339,20 @@ fn what_converse_does_not_have_goes_to_a_provider_that_has_it(driver: Driver) {
         (400, "invalid_request_body"),
         "nobody could read it: {told:?}"
     );
+    let (gateway, server) = start_trusting(driver, Vec::new(), None, &authority, &leaf);
+    let told = gateway.chat("", &chat(ALIAS, 2).replace("\"user\"", "user"));
+    assert_eq!((told.status, told.error_code().as_str()), (400, "invalid_json"), "{told:?}");
+    assert_eq!(server.seen().connections, 0);
+}
+
+fn an_answer_that_is_too_long_is_told_so(driver: Driver) {
+    let long = document(&json!({ "output": "a".repeat(9 << 20) }).to_string());
+    let (gateway, _server) = start(driver, long.into(), None);
+    let told = gateway.chat("x-request-id: long\r\n", &chat(ALIAS, 2));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "provider_answer_too_long"), "{told:?}");
+    assert!(told.text().contains("longer than 8388608 bytes"), "{}", told.text());
+    assert_eq!(gateway.log_of("long")["outcome"], "truncated");
+    gateway.expect_nothing_in_flight();
 }
 
 fn without_its_keys_it_is_never_asked(driver: Driver) {

@@ -14,6 +14,7 @@ on_both_drivers![
     a_refused_credential_is_not_tried_again_there_and_nothing_for_the_client,
     a_redirect_is_never_followed,
     a_busy_provider_is_left_alone_for_as_long_as_it_says,
+    a_client_is_told_for_how_long_all_providers_are_left_alone,
     a_busy_provider_is_left_alone_by_all_threads,
     a_failing_provider_is_ejected_and_comes_back_by_itself,
     a_provider_without_its_credential_or_authority_is_never_asked,
@@ -157,6 +158,27 @@ fn a_busy_provider_is_left_alone_for_as_long_as_it_says(driver: Driver) {
     assert_eq!((answer.status, answer.header("retry-after")), (429, Some("2")));
     let answer = alone.chat("", &chat(ALIAS, 2));
     assert_eq!((answer.status, answer.error_code().as_str()), (429, "overloaded"));
+    assert!(matches!(answer.header("retry-after"), Some("1" | "2")), "{answer:?}");
+}
+
+fn a_client_is_told_for_how_long_all_providers_are_left_alone(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let busy =
+        |seconds| Server::start(&leaf, status_answer("429 Too Many Requests", &format!("Retry-After: {seconds}\r\n")));
+    // Longer than anybody is believed, and shorter: the first that comes back is the one to wait for.
+    let (first, second) = (busy(86_400), busy(90));
+    let alone = failing_first(driver, &authority, first.port, "", None);
+    assert_eq!(alone.chat("", &chat(ALIAS, 2)).status, 429);
+    let told = |gateway: &Gateway| {
+        let answer = gateway.chat("", &chat(ALIAS, 2));
+        assert_eq!((answer.status, answer.error_code().as_str()), (429, "overloaded"), "{answer:?}");
+        answer.header("retry-after").unwrap().parse::<u64>().unwrap()
+    };
+    assert!((200..=300).contains(&told(&alone)), "{}", told(&alone));
+    let resources = provider("first", first.port, "") + &provider("second", second.port, "");
+    let both = setup(resources + &providers_only(&["first", "second"]), &authority).ready(2).start(driver);
+    assert_eq!(both.chat("", &chat(ALIAS, 2)).status, 429);
+    assert!((30..=90).contains(&told(&both)), "{}", told(&both));
 }
 
 fn a_busy_provider_is_left_alone_by_all_threads(driver: Driver) {

@@ -17,6 +17,7 @@ use crate::support::{Client, Driver, chat, eventually, model_requests, stream};
 on_both_drivers![
     whole_and_streamed_answers_come_over_https_under_the_name_asked_for,
     what_a_provider_gets_is_ours_and_nothing_of_who_asked,
+    what_a_provider_answers_cannot_pass_for_ours,
     a_connection_is_kept_and_the_next_session_is_resumed,
     the_name_of_the_server_is_told_and_http_1_1_agreed_upon,
     a_server_may_have_another_name_than_its_address,
@@ -56,7 +57,13 @@ fn what_a_provider_gets_is_ours_and_nothing_of_who_asked(driver: Driver) {
     let engine = hosted(&leaf);
     let gateway = in_front_of(driver, &engine, &authority, "");
     let headers = "Authorization: Bearer the-clients\r\napi-key: the-clients\r\nx-api-key: the-clients\r\nCookie: a=the-clients\r\n\
-                   OpenAI-Organization: the-clients\r\nX-Forwarded-For: 10.9.8.7\r\nx-trace: kept\r\n";
+                   OpenAI-Organization: the-clients\r\nX-Forwarded-For: 10.9.8.7\r\nForwarded: for=10.9.8.7\r\n\
+                   X-Forwarded-Email: the-clients\r\nX-Real-IP: 10.9.8.7\r\nTrue-Client-IP: 10.9.8.7\r\nCF-Connecting-IP: 10.9.8.7\r\n\
+                   X-Envoy-External-Address: 10.9.8.7\r\nVia: the-clients\r\nX-Remote-User: the-clients\r\n\
+                   X-MS-Client-Principal: the-clients\r\nX-Auth-Request-Email: the-clients\r\nX-Access-Token: the-clients\r\n\
+                   Ocp-Apim-Subscription-Key: the-clients\r\nX-Amzn-Trace-Id: the-clients\r\nX-Goog-User-Project: the-clients\r\n\
+                   X-Kinference-Tags: the-clients\r\nAnthropic-Version: 2023-06-01\r\nOpenAI-Beta: assistants=v2\r\n\
+                   Idempotency-Key: i\r\ntraceparent: 00-1\r\nUser-Agent: sdk/1\r\n";
     assert_eq!(gateway.chat(headers, &chat(ALIAS, 1)).status, 200);
     let sent = model_requests(&engine).pop().unwrap();
     let text = format!("{:?}", sent.headers);
@@ -65,12 +72,31 @@ fn what_a_provider_gets_is_ours_and_nothing_of_who_asked(driver: Driver) {
     let of = |name: &str| named(name).iter().map(|(_, value)| value.clone()).collect::<Vec<_>>();
     assert_eq!(of("authorization"), [format!("Bearer {TOKEN}")]);
     assert_eq!(of("host"), [format!("{HOST}:{}", engine.addr().port())]);
-    assert_eq!(of("x-trace"), ["kept"]);
+    for (name, value) in [
+        ("anthropic-version", "2023-06-01"),
+        ("openai-beta", "assistants=v2"),
+        ("idempotency-key", "i"),
+        ("traceparent", "00-1"),
+        ("user-agent", "sdk/1"),
+    ] {
+        assert_eq!(of(name), [value]);
+    }
     let said = gateway.said().join("\n");
     assert!(!said.contains(TOKEN), "{said}");
     for page in ["/metrics", "/endpoints", "/config", "/decisions"] {
         assert!(!crate::support::get(gateway.admin, page).text().contains(TOKEN), "{page}");
     }
+}
+
+fn what_a_provider_answers_cannot_pass_for_ours(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let lines = "\r\nX-Kinference-Endpoint: theirs\r\nx-kinference-rule: theirs\r\nSet-Cookie: a=theirs\r\nx-model-id: kept\r\n";
+    let server = Server::start(&leaf, Manner::Answers(document(JSON).replacen("\r\n", lines, 1).into()));
+    let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);
+    let gateway = setup(resources, &authority).start(driver);
+    let answer = gateway.chat("", &chat(ALIAS, 1));
+    assert_eq!((answer.status, answer.header("x-model-id")), (200, Some("kept")));
+    assert!(!answer.head.contains("theirs"), "{}", answer.head);
 }
 
 fn a_connection_is_kept_and_the_next_session_is_resumed(driver: Driver) {

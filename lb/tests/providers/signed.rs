@@ -13,6 +13,7 @@ use crate::support::{Driver, chat, eventually, post, stream};
 on_both_drivers![
     what_a_rule_adds_for_bedrock_goes_once_and_under_the_signature,
     an_openai_request_is_signed_as_it_goes,
+    what_aws_calls_an_error_is_told_to_the_operator,
     rotated_session_credentials_sign_the_next_request,
 ];
 
@@ -48,18 +49,23 @@ fn an_openai_request_is_signed_as_it_goes(driver: Driver) {
     let url = format!("https://{HOST}:{}/openai/v1", server.port);
     let resources = provider_at("aws", &url, KEYS) + &adding_headers("aws");
     let gateway = with_keys(resources, &authority).start(driver);
-    let headers = "Authorization: Bearer the-clients\r\nX-Amz-Date: 20200101T000000Z\r\nx-amz-target: the-clients\r\nx-trace: kept\r\n";
-    for (number, (target, body)) in
-        [("/v1/chat/completions", chat(ALIAS, 7)), ("/v1/chat/completions?b=2&a=%2F1", stream(ALIAS, 7))]
-            .into_iter()
-            .enumerate()
-    {
+    let headers = "Authorization: Bearer the-clients\r\nX-Amz-Date: 20200101T000000Z\r\nx-amz-target: the-clients\r\ntraceparent: kept\r\n";
+    // Of the query a provider gets the version of the interface, and that is signed.
+    let targets = [
+        ("/v1/chat/completions?user=the-clients", "/openai/v1/chat/completions", chat(ALIAS, 7)),
+        (
+            "/v1/chat/completions?key=the-clients&api-version=2%2F1",
+            "/openai/v1/chat/completions?api-version=2%2F1",
+            stream(ALIAS, 7),
+        ),
+    ];
+    for (number, (target, sent_to, body)) in targets.into_iter().enumerate() {
         assert_eq!(post(gateway.address, target, headers, &body).status, 200);
         let seen = server.seen();
         assert_eq!(expect_signed(&seen, number), "content-type;host;x-amz-date;x-amz-security-token;x-team");
         let head = &seen.heads[number];
-        assert!(head.starts_with(&format!("POST {} HTTP/1.1\r\n", target.replace("/v1", "/openai/v1"))), "{head}");
-        assert!(!head.contains("the-clients") && header(head, "x-trace") == Some("kept"), "{head}");
+        assert!(head.starts_with(&format!("POST {sent_to} HTTP/1.1\r\n")), "{head}");
+        assert!(!head.contains("the-clients") && header(head, "traceparent") == Some("kept"), "{head}");
         let sent = String::from_utf8(seen.bodies[number].clone()).unwrap();
         assert!(sent.contains(&format!("\"model\":\"{MODEL}\"")), "what is signed is what is sent: {sent}");
         assert_eq!(sent.contains("include_usage"), number == 1, "{sent}");
@@ -67,6 +73,21 @@ fn an_openai_request_is_signed_as_it_goes(driver: Driver) {
     for secret in [SECRET_KEY, SESSION_TOKEN] {
         assert!(!gateway.said().join("\n").contains(secret));
     }
+}
+
+fn what_aws_calls_an_error_is_told_to_the_operator(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let body = format!(r#"{{"message":"The security token {SESSION_TOKEN} is expired"}}"#);
+    let lines = "403 Forbidden\r\nx-amzn-ErrorType: ExpiredTokenException:http://internal.amazon.com/\r\n";
+    let answer = document(&body).replacen("200 OK\r\n", lines, 1);
+    let server = Server::start(&leaf, Manner::Answers(answer.into()));
+    let url = format!("https://{HOST}:{}/openai/v1", server.port);
+    let gateway = with_keys(provider_at("aws", &url, KEYS) + &providers_only(&["aws"]), &authority).start(driver);
+    let told = gateway.chat("", &chat(ALIAS, 7));
+    assert_eq!((told.status, told.error_code().as_str()), (502, "upstream_forbidden"));
+    assert!(!told.text().contains("ExpiredToken") && !told.head.contains("amzn"), "{told:?}");
+    gateway.wait_for_line(&["endpoint says", "endpoint=aws", "ExpiredTokenException"]);
+    assert!(!gateway.said().join("\n").contains(SESSION_TOKEN));
 }
 
 fn rotated_session_credentials_sign_the_next_request(driver: Driver) {

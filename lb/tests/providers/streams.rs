@@ -9,6 +9,8 @@ use crate::support::{Driver, Gateway, PATIENCE, Setup, chat, eventually, model_r
 on_both_drivers![
     a_silent_stream_is_pinged_between_its_events,
     a_socket_that_is_cut_within_an_answer_is_told_once,
+    a_body_that_ends_with_its_connection_is_whole_where_the_answer_says_so,
+    nothing_is_missing_behind_done_however_the_connection_ends,
     what_comes_behind_the_end_is_passed_over,
     a_client_that_leaves_gives_back_its_place_and_its_tokens,
     a_client_that_leaves_an_openai_provider_gives_back_its_tokens,
@@ -77,6 +79,60 @@ fn a_socket_that_is_cut_within_an_answer_is_told_once(driver: Driver) {
         let labels = ["endpoint=\"bedrock\"", "failure=\"reset\""];
         gateway.wait_for_metric("kinference_endpoint_failures_total", &labels, 1.0);
         assert_eq!(server.seen().heads.len(), 1, "never a second attempt");
+        gateway.expect_nothing_in_flight();
+    }
+}
+
+/// Where the last frame begins: that with the usage.
+fn last_frame_at(frames: &[u8]) -> usize {
+    let (mut at, mut last) = (0, 0);
+    while at < frames.len() {
+        last = at;
+        at += u32::from_be_bytes(frames[at..at + 4].try_into().unwrap()) as usize;
+    }
+    last
+}
+
+fn a_body_that_ends_with_its_connection_is_whole_where_the_answer_says_so(driver: Driver) {
+    let all = frames(&golden(STREAMS, "text"));
+    let head = "HTTP/1.1 200 OK\r\nContent-Type: application/vnd.amazon.eventstream\r\nConnection: close\r\n\r\n";
+    for (bytes, whole) in [(all.len(), true), (last_frame_at(&all), false), (400, false)] {
+        let (gateway, server) = start(driver, [head.as_bytes(), &all[..bytes]].concat(), None);
+        for number in 1..=6 {
+            let answer = gateway.chat("x-request-id: close\r\n", &stream(ALIAS, 7));
+            assert_eq!((answer.status, server.seen().heads.len()), (200, number), "{answer:?}");
+            expect_one_end(&answer);
+            let last = answer.events().pop().unwrap();
+            assert_eq!((last == "[DONE]", last.contains("upstream_reset")), (whole, !whole), "{last}");
+            if !whole {
+                break;
+            }
+        }
+        assert_eq!(gateway.log_of("close")["outcome"], if whole { "ok" } else { "truncated" });
+        let labels = ["endpoint=\"bedrock\"", "failure=\"reset\""];
+        match whole {
+            true => assert_eq!(gateway.metric("kinference_endpoint_failures_total", &labels), 0.0),
+            false => gateway.wait_for_metric("kinference_endpoint_failures_total", &labels, 1.0),
+        }
+        gateway.expect_nothing_in_flight();
+    }
+}
+
+fn nothing_is_missing_behind_done_however_the_connection_ends(driver: Driver) {
+    let all = frames(&golden(STREAMS, "text"));
+    let (authority, leaf) = trusted();
+    let without_length = HEAD.replace("Transfer-Encoding: chunked\r\n", "");
+    for answer in [[HEAD.as_bytes(), &chunk(&all)].concat(), [without_length.as_bytes(), &all].concat()] {
+        let server = Server::start(&leaf, Manner::CutsOff(answer));
+        let resources = bedrock_provider("bedrock", server.port, KEYS) + &providers_only(&["bedrock"]);
+        let gateway = with_keys(resources, &authority).start(driver);
+        for _ in 0..2 {
+            let answer = gateway.chat("x-request-id: cut\r\n", &stream(ALIAS, 7));
+            expect_one_end(&answer);
+            assert_eq!(answer.events().pop().as_deref(), Some("[DONE]"), "{answer:?}");
+        }
+        assert_eq!(server.seen().connections, 2);
+        assert_eq!(gateway.log_of("cut")["outcome"], "ok");
         gateway.expect_nothing_in_flight();
     }
 }
