@@ -62,20 +62,20 @@ fn a_scrape_that_hangs_is_told_and_requests_go_on(driver: Driver) {
 }
 
 fn an_engine_that_is_slower_than_its_kind_is_told_and_spared(driver: Driver) {
-    const REQUESTS: usize = 120;
+    const REQUESTS_MAX: usize = 600;
     let paced = |base_us| {
         let cost = StepCost { base_us, ..StepCost::NONE };
         engine_of(Settings { parameters: Parameters { cost, ..Parameters::default() }, ..Settings::default() })
     };
     let (fast, slow) = (paced(4_000.0), paced(16_000.0));
     let gateway = Setup::new(fleet(&[&fast, &slow])).ready(2).start(driver);
-    for number in 0..REQUESTS {
+    let slowness = |engine: &engine::Engine| gateway.endpoint(engine.addr())["belief"]["slowness"].as_f64();
+    let told = (0..REQUESTS_MAX).find(|number| {
         let body = stream(ALIAS, 1).replace("Say hello.", &format!("{number} says hello."));
         assert_eq!(gateway.chat("", &body).status, 200);
-    }
-    let slowness = |engine: &engine::Engine| gateway.endpoint(engine.addr())["belief"]["slowness"].as_f64();
-    let told = eventually("both are known", || slowness(&fast).zip(slowness(&slow)));
-    assert!(told.1 > 1.2 * told.0, "{told:?}");
+        slowness(&fast).zip(slowness(&slow)).is_some_and(|(fast, slow)| slow > 1.2 * fast)
+    });
+    assert!(told.is_some(), "{:?} and {:?}", slowness(&fast), slowness(&slow));
     let sent = |engine: &engine::Engine| crate::support::engines::model_requests(engine).len();
-    assert!(sent(&slow) * 2 < sent(&fast), "{} and {}", sent(&slow), sent(&fast));
+    assert!(sent(&slow) < sent(&fast), "{} and {}", sent(&slow), sent(&fast));
 }
