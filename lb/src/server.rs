@@ -318,17 +318,15 @@ fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), 
     for ListenerOptions { address: wanted, scope, tls } in &options.listeners {
         let failed = |error| StartError::Bind { place: Place::Listener, address: *wanted, error };
         // Without SO_REUSEPORT the kernel says so when anybody listens there, however they share it.
-        match options.sharing {
-            Sharing::Refused => drop(bind(*wanted, Reuse::Address).map_err(failed)?),
-            Sharing::Allowed => {
-                if bind_once(*wanted, Reuse::Address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse) {
-                    journal::warn(
-                        "another process listens at this address; until it ends, connections go to either, each by its own configuration",
-                        &[("address", wanted)],
-                    );
-                }
+        let taken = match options.sharing {
+            Sharing::Refused => {
+                drop(bind(*wanted, Reuse::Address).map_err(failed)?);
+                false
             }
-        }
+            Sharing::Allowed => {
+                bind_once(*wanted, Reuse::Address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
+            }
+        };
         let mut address = *wanted;
         for of_thread in &mut sockets {
             let socket = bind(address, Reuse::Port).map_err(failed)?;
@@ -336,6 +334,12 @@ fn bind_all(options: &Options, threads: usize) -> Result<(Vec<Sockets>, Bound), 
             address = socket.local_addr().map_err(failed)?;
             let acceptor = tls.as_ref().map(|(_, identity)| identity.acceptor.clone());
             of_thread.push(Listening { socket, scope: scope.clone(), acceptor });
+        }
+        if taken {
+            journal::warn(
+                "another process listens at this address; until it ends, connections go to either, each by its own configuration",
+                &[("address", wanted)],
+            );
         }
         bound.listeners.push(address);
     }

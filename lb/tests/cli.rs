@@ -89,6 +89,7 @@ fn a_port_in_use_is_exit_code_2_and_one_line_that_says_what_to_do() {
         let stderr = text(&output.stderr);
         assert!(stderr.contains(&address) && stderr.contains(&format!("choose another port ({flag}")), "{stderr}");
         assert_eq!(stderr.lines().filter(|line| line.starts_with("error:")).count(), 1, "{stderr}");
+        assert!(!stderr.contains("another process listens"), "nothing is shared with who does not share: {stderr}");
     }
 }
 

@@ -89,17 +89,7 @@ pub enum Router {
 impl Router {
     /// The product, where it is the one that chooses.
     pub(super) fn ours(&self) -> Option<&Ours> {
-        match self {
-            Router::Kinference(ours) => Some(ours),
-            Router::Random(_)
-            | Router::RoundRobin(_)
-            | Router::LeastOutstanding(_)
-            | Router::PrefixAffinity
-            | Router::Sglang(_)
-            | Router::Gie(_)
-            | Router::Dynamo(_)
-            | Router::Oracle => None,
-        }
+        if let Router::Kinference(ours) = self { Some(ours) } else { None }
     }
 
     /// The same, to be told something.

@@ -1,5 +1,6 @@
 //! Other balancers in front of the same engines: each tells the others what it has sent to each endpoint and has not got
-//! back: what changed at once, forty times a second at most, and all of it four times a second. A balancer that sees a quarter of the requests would else know a quarter of the queue.
+//! back: what changed at once, forty times a second at most, and all of it four times a second. A balancer that sees a
+//! quarter of the requests would else know a quarter of the queue.
 //!
 //! UDP: what is lost is told again, and what is late is void anyway. Who the others are is a list of names, looked up again
 //! and again: a headless Service is all of its pods. A balancer that finds itself among them passes itself over.
