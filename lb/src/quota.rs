@@ -29,9 +29,17 @@ pub(crate) struct Metered {
 #[derive(Debug, Default)]
 pub(crate) struct Quota {
     in_flight: AtomicU32,
-    /// Until then no request has room in the minute, as far as is known, on the process clock.
-    full_until_us: AtomicU64,
+    /// A [`KnownFull`].
+    known_full: AtomicU64,
     minute: Mutex<Minute>,
+}
+
+/// Until which second no request has room in the minute, as far as is known, under which limit. The limit stands with it
+/// because threads learn of a new one at different times: what one of them finds full under the old one says nothing of it.
+#[derive(Debug, Clone, Copy, Default)]
+struct KnownFull {
+    until_s: u32,
+    requests_max: u32,
 }
 
 /// What was begun in each of the last seconds.
@@ -100,7 +108,7 @@ impl Metered {
     pub(crate) fn is_full(&self, now_us: u64) -> bool {
         let Self { limits, quota } = self;
         limits.in_flight_max.is_some_and(|max| quota.in_flight.load(Ordering::Relaxed) >= max)
-            || quota.full_until_us.load(Ordering::Relaxed) > now_us
+            || limits.requests_per_minute.is_some_and(|max| quota.known_full().holds(now_us, max))
     }
 
     /// Requests and tokens that count in the minute now; each counted only where it is limited.
@@ -132,8 +140,8 @@ impl Metered {
             if let Some(max) = limits.requests_per_minute
                 && used.requests >= max
             {
-                let free_again = minute.room_for_a_request(second, max);
-                quota.full_until_us.store(free_again.saturating_mul(1_000_000), Ordering::Relaxed);
+                let until_s = u32::try_from(minute.room_for_a_request(second, max)).unwrap_or(u32::MAX);
+                quota.tell_full(KnownFull { until_s, requests_max: max });
                 return Err(Full);
             }
             if limits.tokens_per_minute.is_some_and(|max| used.tokens.saturating_add(tokens) > max) {
@@ -149,9 +157,27 @@ impl Metered {
 }
 
 impl Quota {
-    /// The limits have changed: what is known of them is void.
-    pub(crate) fn limits_changed(&self) {
-        self.full_until_us.store(0, Ordering::Relaxed);
+    fn known_full(&self) -> KnownFull {
+        KnownFull::unpack(self.known_full.load(Ordering::Relaxed))
+    }
+
+    fn tell_full(&self, known: KnownFull) {
+        self.known_full.store(known.pack(), Ordering::Relaxed);
+    }
+}
+
+impl KnownFull {
+    fn pack(self) -> u64 {
+        u64::from(self.until_s) << 32 | u64::from(self.requests_max)
+    }
+
+    fn unpack(packed: u64) -> Self {
+        Self { until_s: (packed >> 32) as u32, requests_max: packed as u32 }
+    }
+
+    /// Whether it tells a limit of so many requests full: a minute that is full under one is full under each below it.
+    fn holds(self, now_us: u64, requests_max: u32) -> bool {
+        requests_max <= self.requests_max && u64::from(self.until_s) * 1_000_000 > now_us
     }
 }
 
@@ -202,7 +228,7 @@ impl Permit {
         });
         if self.reserved.is_some() {
             // Whoever was told since then that the minute is full may find room.
-            self.quota.limits_changed();
+            self.quota.tell_full(KnownFull::default());
         }
     }
 
@@ -317,9 +343,14 @@ mod tests {
     fn a_raised_limit_is_in_force_at_once() {
         let mut metered = limits(Some(1), None, None);
         assert!(send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err() && metered.is_full(0));
+        let old = metered.clone();
         metered.limits.requests_per_minute = Some(2);
-        metered.quota.limits_changed();
+        assert!(send(&old, 0, 0).is_err() && old.is_full(0), "a thread that has not heard of it yet");
         assert!(!metered.is_full(0) && send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err());
+        metered.limits.requests_per_minute = Some(1);
+        assert!(metered.is_full(0), "what is full is full under a lower limit as well");
+        metered.limits.requests_per_minute = None;
+        assert!(!metered.is_full(0));
     }
 
     #[test]

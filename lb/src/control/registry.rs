@@ -129,9 +129,6 @@ impl Registry {
             if let (Some(new), Some(old)) = (&mut spec.metered, &have.metered) {
                 // What is used of a limit outlives the limit.
                 new.quota = old.quota.clone();
-                if new.limits != old.limits {
-                    new.quota.limits_changed();
-                }
             }
             if !same_terms(have, &spec) {
                 *have = Arc::new(spec);
