@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """What a prompt of 1 MB that is read by the classifiers costs other requests of the same data thread.
 
-    bench/long-prompt.py [--seconds 10] [--binaries target/release] [--driver io_uring]
+    bench/long-prompt.py [--seconds 10] [--binaries target/release] [--driver io_uring] [--prompts text messages escapes chinese]
 
 One data thread, a policy that refuses personal data. One client asks for /v1/models over and over (the gateway answers that itself) and
 notes how long each answer takes; first alone, then while another client sends one prompt of 1 MB after another, with a card number at its
-end, so that each is read to the end and refused. Printed are the times of both runs and the difference of their 99th percentiles, which is
-to stay within 1 ms. Exit status 1 when it does not. Needs the release binaries (cargo build --release -p lb -p loadtest) and Python 3.9. Use
+end, so that each is read to the end and refused: one text, thousands of short messages, a text full of escapes, Chinese. Printed are the times of all runs and the difference of their 99th percentiles, which is
+to stay within 1 ms. Clients are on the other core, and those that send long prompts run only when nobody else wants it. Exit status 1 when it does not. Needs the release binaries (cargo build --release -p lb -p loadtest) and Python 3.9. Use
 an otherwise idle machine: whatever else the core does is in the numbers.
 """
 import argparse
@@ -19,9 +19,10 @@ import sys
 import tempfile
 import time
 
-from measure import HERE, MODEL, PROXY_CORE, Started, free_port, wait_for
+from measure import HERE, LOAD_CORE, MODEL, PROXY_CORE, Started, free_port, wait_for
 
 EXTRA_MS_MAX = 1.0
+KINDS = ["text", "messages", "escapes", "chinese"]
 SENTENCE = "The committee met again and read what the others had written, and nothing was decided. "
 DOCUMENTS = """
 apiVersion: kinference.buoyant.io/v1alpha1
@@ -74,12 +75,24 @@ def asked(port, until):
     return sorted(times)
 
 
-def send_long(port, until, statuses):
-    """In a process of its own: what an interpreter does for one of its threads, it does not do for the other one that measures."""
-    os.nice(10)
+def prompt(kind):
+    """About 1 MB of a body, `@` where a number makes it another one each time."""
     text = SENTENCE * (1_000_000 // len(SENTENCE))
-    message = json.dumps({"model": MODEL, "messages": [{"role": "user", "content": f"@ {text} 4111 1111 1111 1111"}]})
-    before, after = (part.encode() for part in message.split("@"))
+    card = "4111 1111 1111 1111"
+    if kind == "messages":
+        turns = [{"role": ("user", "assistant")[at % 2], "content": SENTENCE} for at in range(1_000_000 // (len(SENTENCE) + 40))]
+        return {"model": MODEL, "messages": [{"role": "user", "content": "@"}, *turns, {"role": "user", "content": card}]}
+    if kind == "escapes":
+        text = 'He said "no".\n\t' * (1_000_000 // 19)
+    if kind == "chinese":
+        text = "委员会再次开会,阅读了其他人所写的内容,但没有作出任何决定。" * (1_000_000 // 93)
+    return {"model": MODEL, "messages": [{"role": "user", "content": f"@ {text} {card}"}]}
+
+
+def send_long(kind, port, until, statuses):
+    """In a process of its own: what an interpreter does for one of its threads, it does not do for the other one that measures."""
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    before, after = (part.encode() for part in json.dumps(prompt(kind), ensure_ascii=False).split("@"))
     number, sent = 0, []
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     while time.monotonic() < until:
@@ -104,6 +117,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--binaries", type=pathlib.Path, default=HERE.parent / "target/release")
     parser.add_argument("--driver", default="io_uring")
+    parser.add_argument("--prompts", nargs="*", choices=KINDS, default=KINDS)
     options = parser.parse_args()
     with Started() as started, tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -115,16 +129,22 @@ def main():
         started.start(PROXY_CORE, [str(options.binaries / "kinference"), "serve", "--config", str(folder / "kinference.yaml"),
                                    "--driver", options.driver])
         wait_for(port)
+        os.sched_setaffinity(0, {int(LOAD_CORE)})
         alone = shown("alone", asked(port, time.monotonic() + options.seconds))
-        statuses, until = multiprocessing.Queue(), time.monotonic() + options.seconds
-        sender = multiprocessing.Process(target=send_long, args=(port, until, statuses), daemon=True)
-        sender.start()
-        beside = shown("beside prompts of 1 MB", asked(port, until))
-        sent = statuses.get(timeout=60)
-        sender.join()
-        refused = sum(status == 403 for status in sent)
-        print(f"{len(sent)} long prompts, {refused} refused; 99 of 100 answers came {beside - alone:.3f} ms later (at most {EXTRA_MS_MAX} ms)")
-        return 0 if sent and refused == len(sent) and beside - alone <= EXTRA_MS_MAX else 1
+        return max([beside(kind, port, alone, options.seconds) for kind in options.prompts])
+
+
+def beside(kind, port, alone, seconds):
+    """1 where too many answers come too late while long prompts of this kind are read."""
+    statuses, until = multiprocessing.Queue(), time.monotonic() + seconds
+    sender = multiprocessing.Process(target=send_long, args=(kind, port, until, statuses), daemon=True)
+    sender.start()
+    later = shown(f"beside 1 MB of {kind}", asked(port, until)) - alone
+    sent = statuses.get(timeout=60)
+    sender.join()
+    refused = sum(status == 403 for status in sent)
+    print(f"{len(sent)} long prompts, {refused} refused; 99 of 100 answers came {later:.3f} ms later (at most {EXTRA_MS_MAX} ms)", flush=True)
+    return 0 if sent and refused == len(sent) and later <= EXTRA_MS_MAX else 1
 
 
 if __name__ == "__main__":

@@ -26,13 +26,25 @@ def squeeze(binaries, trace, pods, load, engine):
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)[0]["squeeze"]
 
 
+# What is spread: prompt tokens asked, tokens computed (prompt tokens not cached, and generated ones), and requests running at a time.
+LOADS = {
+    "prompt": {"prompt_tokens_total": 1},
+    "computed": {"prompt_tokens_total": 1, "prompt_tokens_cached_total": -1, "generation_tokens_total": 1},
+    "running": {"request_inference_time_seconds_sum": 1},
+}
+
+
 def spread(ports):
-    """Prompt tokens of the busiest engine over the mean of all."""
-    counts = []
+    """By each measure of load: that of the busiest engine over the mean of all."""
+    pages = []
     for port in ports:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
-            counts += [float(n) for n in re.findall(r"^vllm:prompt_tokens_total(?:{[^}]*})? ([0-9.e+]+)$", page.read().decode(), re.M)]
-    return max(counts) * len(counts) / max(sum(counts), 1)
+            pages.append(dict(re.findall(r"^vllm:(\w+){[^}]*} ([0-9.e+-]+)$", page.read().decode(), re.M)))
+    found = {}
+    for load, counters in LOADS.items():
+        each = [sum(float(page[name]) * sign for name, sign in counters.items()) for page in pages]
+        found[load] = max(each) * len(each) / max(sum(each), 1e-9)
+    return found
 
 
 def play(started, folder, binaries, peer, trace, pods, factor, engine):
@@ -71,7 +83,7 @@ def main():
         for peer, threads in zip(peers, args.threads):
             peer.name = f"kinference, {threads} threads"
     engine = args.engine.split()
-    print("| trace | balancer | mean s | p90 s | cached | busiest engine | not answered | first one's mean / p90 over its |\n|---|---|---|---|---|---|---|---|")
+    print("| trace | balancer | mean s | p90 s | cached | busiest engine over the mean: prompt tokens, computed, running | not answered | first one's mean / p90 over its |\n|---|---|---|---|---|---|---|---|")
     failed = False
     cut = tempfile.TemporaryDirectory()
     for whole in args.trace:
@@ -87,7 +99,7 @@ def main():
             cached = report["cached_tokens"] / max(report["prompt_tokens"], 1)
             ours = ours or (mean, p90)
             failed |= lost > 0 and peer is peers[0]
-            print(f"| {trace.stem} | {peer.name} | {mean:.3f} | {p90:.3f} | {cached:.1%} | {report['spread']:.3f} | {lost} | {ours[0] / mean:.2f} / {ours[1] / p90:.2f} |", flush=True)
+            print(f"| {trace.stem} | {peer.name} | {mean:.3f} | {p90:.3f} | {cached:.1%} | {', '.join(f'{load:.3f}' for load in report['spread'].values())} | {lost} | {ours[0] / mean:.2f} / {ours[1] / p90:.2f} |", flush=True)
     sys.exit(1 if failed else 0)
 
 

@@ -300,6 +300,14 @@ pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, str> {
     }
 }
 
+/// Whether bytes became text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Decoded {
+    Wholly,
+    /// U+FFFD stands for some that did not.
+    InPart,
+}
+
 /// Calls `piece` with the decoded bytes of a raw string content, in pieces, without allocating.
 pub(crate) fn unescape_pieces(raw: &[u8], piece: &mut impl FnMut(&[u8])) {
     let mut rest = raw;
@@ -318,21 +326,39 @@ pub(crate) fn unescape_pieces(raw: &[u8], piece: &mut impl FnMut(&[u8])) {
     }
 }
 
-/// Appends the decoded form of about `bytes` bytes of a raw string content to `to`, and gives what is left: long strings are decoded
-/// in turns.
-pub(crate) fn unescape_some<'a>(raw: &'a [u8], bytes: usize, to: &mut Vec<u8>) -> &'a [u8] {
-    let mut rest = raw;
+/// Appends the text of about `bytes` bytes of a raw string content to `to`, and gives what is left: long strings are decoded in turns.
+pub(crate) fn unescape_some<'a>(raw: &'a [u8], bytes: usize, to: &mut String) -> (&'a [u8], Decoded) {
+    let (mut rest, mut all) = (raw, Decoded::Wholly);
     while !rest.is_empty() && raw.len() - rest.len() < bytes {
-        let plain = memchr::memchr(b'\\', rest).unwrap_or(rest.len()).min(bytes);
-        to.extend_from_slice(&rest[..plain]);
-        rest = &rest[plain..];
+        let run = memchr::memchr(b'\\', rest).unwrap_or(rest.len());
+        let (plain, after) = rest.split_at(char_boundary(&rest[..run], run.min(bytes)));
+        rest = after;
+        match simdutf8::basic::from_utf8(plain) {
+            Ok(plain) => to.push_str(plain),
+            Err(_) => {
+                to.push_str(&String::from_utf8_lossy(plain));
+                all = Decoded::InPart;
+            }
+        }
         if rest.first() == Some(&b'\\') {
             let (decoded, taken) = escape(rest);
-            to.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
+            // The replacement character may also be what was sent.
+            let sent = || rest.get(1..6).is_some_and(|escape| escape.eq_ignore_ascii_case(b"ufffd"));
+            if decoded == char::REPLACEMENT_CHARACTER && !sent() {
+                all = Decoded::InPart;
+            }
+            to.push(decoded);
             rest = &rest[taken..];
         }
     }
-    rest
+    (rest, all)
+}
+
+/// A place close to `at` that is within no character, before it if possible; `at` itself where there is none and the bytes are no text.
+fn char_boundary(bytes: &[u8], at: usize) -> usize {
+    let within = |at: &usize| bytes.get(*at).is_some_and(|byte| byte & 0xC0 == 0x80);
+    let before = (at.saturating_sub(3).max(1)..=at).rev();
+    before.chain(at + 1..=bytes.len().min(at + 3)).find(|at| !within(at)).unwrap_or(at)
 }
 
 /// Decodes the escape at the start of `raw` (which starts with a backslash): the character and the bytes it took.
@@ -421,11 +447,11 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(100))]
         #[test]
         fn a_string_decoded_in_turns_is_the_same(raw in "([a-zé€ ]{0,5}|\\\\n|\\\\u00e9|\\\\ud83d\\\\ude00|\\\\\\\\){0,12}", bytes in 1usize..9) {
-            let (mut rest, mut in_turns) = (raw.as_bytes(), Vec::new());
+            let (mut rest, mut in_turns) = (raw.as_bytes(), String::new());
             while !rest.is_empty() {
-                rest = unescape_some(rest, bytes, &mut in_turns);
+                rest = unescape_some(rest, bytes, &mut in_turns).0;
             }
-            prop_assert_eq!(String::from_utf8_lossy(&in_turns), unescape(raw.as_bytes()));
+            prop_assert_eq!(in_turns, unescape(raw.as_bytes()));
         }
     }
 

@@ -9,7 +9,8 @@ use config::snapshot::{BaseUrl, Classifier, ClassifierKind, OnError, ResourceId}
 use predictor::classify::{Scope, Scopes};
 
 use super::scope_of;
-use super::text::{Origin, Sources, decode};
+use super::text::{Origin, Sources};
+use super::turns::{Breath, Pace};
 use crate::io;
 use crate::openai::scan::push_json_string;
 use crate::shard::Shard;
@@ -81,13 +82,13 @@ impl Service {
         if sources.shape.unscannable {
             return None;
         }
-        let body = self.body(sources)?;
+        let body = self.body(sources, Breath::new(Pace::Turns(shard))).await?;
         let ticket = shard.ask_service(self.clone(), body)?;
         io::unless(ticket.answer(), io::sleep(self.timeout + GRACE)).await.flatten()
     }
 
     /// What is sent; `None` when it is too long.
-    fn body(&self, sources: &Sources<'_>) -> Option<Vec<u8>> {
+    async fn body(&self, sources: &Sources<'_>, mut breath: Breath<'_>) -> Option<Vec<u8>> {
         let mut body = b"{\"classifier\":".to_vec();
         push_json_string(&mut body, &self.id.name);
         body.extend(b",\"texts\":[");
@@ -99,7 +100,7 @@ impl Service {
             body.extend(b"{\"role\":\"");
             body.extend(role(source.scope).bytes());
             body.extend(b"\",\"text\":");
-            push_json_string(&mut body, &decode(source).0);
+            push_json_string(&mut body, &breath.decode(source).await.0);
             body.push(b'}');
             if body.len() > TEXT_BYTES_MAX {
                 return None;

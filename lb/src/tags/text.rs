@@ -12,7 +12,7 @@ use predictor::classify::{Scope, Shape};
 
 use crate::openai::prompt::{Media, Piece, Role, walk};
 use crate::openai::request::Written;
-use crate::openai::{Request, scan};
+use crate::openai::Request;
 
 /// How the bytes of a piece become text. The number is part of what a remembered piece is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,52 +157,11 @@ const fn telling(byte: u8) -> bool {
     byte.is_ascii_digit() || byte >= 0x80 || matches!(byte, b'@' | b'\\' | b'%' | b'&')
 }
 
-/// The text of a piece, and whether all of it decoded.
-pub(super) fn decode<'t>(source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
-    let bytes: &'t [u8] = &source.bytes;
-    let text = match source.form {
-        Form::Escaped => scan::unescape(bytes),
-        Form::Plain => String::from_utf8_lossy(bytes),
-    };
-    let decoded = decoded(source, &text);
-    (text, decoded)
-}
-
-/// Whether `text` is all of the piece: a replacement character that was not sent stands for something that was.
-pub(super) fn decoded(source: &Source<'_>, text: &str) -> Decoded {
-    let written = |bytes: &[u8]| memchr::memmem::find_iter(bytes, "\u{fffd}".as_bytes()).count();
-    let replaced = written(text.as_bytes());
-    if replaced == 0 {
-        return Decoded::Wholly;
-    }
-    let escaped = match source.form {
-        Form::Escaped => escaped_replacements(&source.bytes),
-        Form::Plain => 0,
-    };
-    if replaced > written(&source.bytes) + escaped { Decoded::InPart } else { Decoded::Wholly }
-}
-
-/// How often the replacement character is written as an escape.
-fn escaped_replacements(mut bytes: &[u8]) -> usize {
-    let mut count = 0;
-    while let Some(at) = memchr::memchr(b'\\', bytes) {
-        count += usize::from(bytes.get(at + 1..at + 6).is_some_and(|escape| escape.eq_ignore_ascii_case(b"ufffd")));
-        bytes = bytes.get(at + 2..).unwrap_or_default();
-    }
-    count
-}
-
-/// Whether bytes became text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Decoded {
-    Wholly,
-    /// Some did not.
-    InPart,
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::turns::decode;
     use super::*;
+    use crate::openai::scan::Decoded;
 
     fn read(body: &str) -> (String, Shape) {
         let request = Request::parse(body.as_bytes()).expect("a request");

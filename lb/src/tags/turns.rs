@@ -8,8 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use predictor::classify::{Memory, Piece, PieceKey, Progress, Remembered, SLICE_BYTES, Scanner, Scope, Scratch, Tag};
 
-use super::text::{Decoded, Form, Source, Sources, decode, decoded};
-use crate::openai::scan::unescape_some;
+use super::text::{Form, Source, Sources};
+use crate::openai::scan::{Decoded, unescape_some};
 use crate::shard::Shard;
 
 /// Most buffers that a thread keeps for scans; each is some tens of kilobytes.
@@ -39,8 +39,8 @@ impl Drop for Borrowed {
     }
 }
 
-/// Escaped bytes that are decoded in one go: about 100 us where every character is an escape.
-const DECODED_BYTES_MAX: usize = 16 << 10;
+/// Bytes that are searched, hashed or checked in the time that the classifiers take for one.
+const SEARCHED_WHILE_ONE_IS_READ: usize = 16;
 
 /// Who else waits.
 #[derive(Clone, Copy)]
@@ -68,27 +68,58 @@ impl Pace<'_> {
 }
 
 /// Lets others go on when enough has been read since they last did.
-struct Breath<'s> {
+pub(super) struct Breath<'s> {
     pace: Pace<'s>,
     bytes: usize,
 }
 
-impl Breath<'_> {
-    /// The text of a piece; a long one with escapes is decoded in turns.
-    async fn decode<'t>(&mut self, source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
-        let escapes = source.form == Form::Escaped && memchr::memchr(b'\\', &source.bytes).is_some();
-        if source.bytes.len() <= DECODED_BYTES_MAX || !escapes {
-            return decode(source);
+impl<'s> Breath<'s> {
+    pub(super) fn new(pace: Pace<'s>) -> Self {
+        Self { pace, bytes: 0 }
+    }
+
+    /// The text of a piece, and whether all of it is text.
+    pub(super) async fn decode<'t>(&mut self, source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
+        let raw = &*source.bytes;
+        let plain = match source.form {
+            Form::Escaped => memchr::memchr(b'\\', raw).is_none(),
+            Form::Plain => true,
+        };
+        if plain && let Ok(text) = simdutf8::basic::from_utf8(raw) {
+            self.after(raw.len() / SEARCHED_WHILE_ONE_IS_READ).await;
+            return (Cow::Borrowed(text), Decoded::Wholly);
         }
-        let (mut rest, mut text) = (&*source.bytes, Vec::with_capacity(source.bytes.len()));
+        match source.form {
+            Form::Escaped => self.unescape(raw).await,
+            Form::Plain => (Cow::Owned(self.replace(raw).await), Decoded::InPart),
+        }
+    }
+
+    async fn unescape(&mut self, raw: &[u8]) -> (Cow<'static, str>, Decoded) {
+        let (mut rest, mut text, mut all) = (raw, String::with_capacity(raw.len()), Decoded::Wholly);
         while !rest.is_empty() {
-            rest = unescape_some(rest, DECODED_BYTES_MAX, &mut text);
-            self.after(DECODED_BYTES_MAX / 4).await;
+            let (left, part) = unescape_some(rest, SLICE_BYTES, &mut text);
+            let taken = rest.len() - left.len();
+            rest = left;
+            if part == Decoded::InPart {
+                all = part;
+            }
+            self.after(taken).await;
         }
-        let text =
-            String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned());
-        let decoded = decoded(source, &text);
-        (Cow::Owned(text), decoded)
+        (Cow::Owned(text), all)
+    }
+
+    /// The text of bytes that are not all text.
+    async fn replace(&mut self, bytes: &[u8]) -> String {
+        let mut text = String::with_capacity(bytes.len());
+        for chunk in bytes.utf8_chunks() {
+            text.push_str(chunk.valid());
+            if !chunk.invalid().is_empty() {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+            self.after(chunk.valid().len() + chunk.invalid().len()).await;
+        }
+        text
     }
 
     async fn after(&mut self, bytes: usize) {
@@ -115,7 +146,7 @@ struct Pending<'t> {
 
 /// The tags of what `sources` hold.
 pub(super) async fn tags(scanner: &Scanner, sources: &Sources<'_>, pace: Pace<'_>) -> Vec<Tag> {
-    let mut breath = Breath { pace, bytes: 0 };
+    let mut breath = Breath::new(pace);
     let last_turn = sources.in_last_turn();
     let mut shape = sources.shape;
     let mut pieces = Vec::with_capacity(sources.pieces.len());
@@ -157,6 +188,13 @@ pub(super) async fn tags(scanner: &Scanner, sources: &Sources<'_>, pace: Pace<'_
 
 fn key_of(memory: &Memory, scanner: &Scanner, source: &Source<'_>) -> Option<PieceKey> {
     memory.key(scanner, source.scope, source.form as u8, &source.bytes)
+}
+
+/// The text of a piece, at once.
+#[cfg(test)]
+pub(super) fn decode<'t>(source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
+    let mut breath = Breath::new(Pace::AtOnce);
+    at_once(breath.decode(source)).unwrap_or((Cow::Borrowed(""), Decoded::InPart))
 }
 
 /// What a future gives that waits for nothing; `None` when it waits all the same.
