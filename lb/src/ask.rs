@@ -138,6 +138,7 @@ fn ask<'p, T>(
     let question = Question {
         request: &routed.request,
         body: message.body(),
+        chain: routed.chain.as_ref(),
         exact: &routed.exact,
         facts: policy::Request {
             model: &routed.request.model,

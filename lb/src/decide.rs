@@ -35,6 +35,8 @@ pub(crate) use shadow::{Shadowed, shadow};
 pub(crate) struct Question<'a> {
     pub(crate) request: &'a Request,
     pub(crate) body: &'a [u8],
+    /// Its prefix chain, where it was made in turns.
+    pub(crate) chain: Option<&'a Chain>,
     /// Its prompt in the tokens of worker sets that have a tokenizer.
     pub(crate) exact: &'a [ExactPrompt],
     pub(crate) facts: policy::Request<'a>,

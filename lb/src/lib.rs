@@ -28,6 +28,7 @@ mod log;
 mod mailbox;
 mod metrics;
 mod openai;
+mod pace;
 mod peer;
 mod plan;
 #[doc(hidden)]

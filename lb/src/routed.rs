@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use config::snapshot::Pool;
 use policy::Api;
+use predictor::prefix::chain::Chain;
 
 use crate::body::{self, Inspection, Message};
 use crate::conn::Client;
@@ -14,7 +15,9 @@ use crate::http1::target::{origin_form, path_of, upstream_target};
 use crate::http1::{Method, Name};
 use crate::local;
 use crate::openai::edit::{UsageAsked, usage_asked};
+use crate::openai::prompt;
 use crate::openai::request::{Delivery, Request, api_of_path, has_stream_options, purpose_of};
+use crate::pace::{Breath, Pace};
 use crate::plan::{LocalPlan, Plan};
 use crate::record::Record;
 use crate::shard::Shard;
@@ -35,6 +38,8 @@ pub(crate) struct Routed<'a> {
     /// What the upstream is asked for, where it is not what the client sent.
     pub(crate) target: Option<Vec<u8>>,
     pub(crate) usage_asked: UsageAsked,
+    /// The prefix chain of a long prompt.
+    pub(crate) chain: Option<Chain>,
     /// The prompt in the tokens of worker sets that have a tokenizer; see [`crate::exact`].
     pub(crate) exact: Vec<ExactPrompt>,
 }
@@ -61,12 +66,24 @@ pub(crate) async fn read<'a>(
     let inspection = if record.api == Api::Other { Inspection::WherePossible } else { Inspection::Needed };
     body::decode(shard, client, message, inspection).await?;
     let mut routed = Box::new(read_body(client, plan, message, caller, record)?);
+    let body = message.body();
+    let mut breath = Breath::new(Pace::Turns(shard));
+    breath.after_search(body.len()).await;
     if let Some(tagger) = plan.taggers.get(routed.pool_index) {
-        routed.tags = tagger.tags_in_turns(shard, routed.api, &routed.request, message.body()).await;
+        routed.tags = tagger.tags_in_turns(routed.api, &routed.request, body, &mut breath).await;
         record.entry.tags.clone_from(&routed.tags);
+    }
+    if body.len() >= LONG_BODY_BYTES {
+        let block_bytes = shard.settings.block_bytes;
+        // In a box of its own: the others' futures do not carry it.
+        let chain = Box::pin(prompt::chain_in_turns(&routed.request, body, block_bytes, &mut breath)).await;
+        routed.chain = Some(chain);
     }
     Ok(Read::Route(routed))
 }
+
+/// From here on a prompt is hashed in turns, before a decision asks for it; what is shorter takes some 20 us.
+const LONG_BODY_BYTES: usize = 64 << 10;
 
 /// The path; the answer where it needs no upstream.
 fn read_head<'a>(
@@ -132,6 +149,7 @@ fn read_body<'a>(
         tags: Vec::new(),
         target,
         usage_asked,
+        chain: None,
         exact: Vec::new(),
     })
 }

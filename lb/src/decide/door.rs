@@ -91,6 +91,7 @@ impl Decider {
         let question = Question {
             request: &asked.request,
             body: &asked.body,
+            chain: None,
             exact: &[],
             facts: policy::Request {
                 model: &asked.request.model,

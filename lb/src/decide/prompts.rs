@@ -79,7 +79,10 @@ impl Knowledge<'_, '_> {
             false => std::mem::take(&mut prompt.chain),
         };
         let (request, body) = (question.request, question.body);
-        let by_bytes = |recycled| prompt::chain(request, body, upstream_model, self.block_bytes, recycled);
+        let by_bytes = |recycled| match question.chain {
+            Some(made) => prompt::chain_for(upstream_model, request, body, made, recycled),
+            None => prompt::chain(request, body, upstream_model, self.block_bytes, recycled),
+        };
         let (chain, tokens) = match basis {
             Basis::Bytes => {
                 let chain = by_bytes(recycled);

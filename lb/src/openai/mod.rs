@@ -5,6 +5,7 @@ pub mod door;
 pub(crate) mod edit;
 pub(crate) mod form;
 pub(crate) mod prompt;
+mod quote;
 pub(crate) mod request;
 pub(crate) mod response;
 mod rewrite;

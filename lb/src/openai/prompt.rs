@@ -11,6 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::request::{Purpose, Request};
 use super::scan::{self, Cursor, Kind, Value};
+use crate::pace::Breath;
 
 /// Who speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,69 +95,132 @@ pub(crate) fn conversation(request: &Request, body: &[u8], tenant: &str) -> Opti
 }
 
 /// Calls `each` with the pieces of the prompt.
-pub(crate) fn walk<'a>(request: &Request, body: &'a [u8], each: &mut impl FnMut(Piece<'a>)) {
-    if let Some(tools) = request.tools.as_ref().filter(|tools| tools.range.len() > 2) {
-        each(Piece::Turn(Role::Tools));
-        each(Piece::Json(tools.of(body)));
+pub(crate) fn walk<'a>(request: &'a Request, body: &'a [u8], each: &mut impl FnMut(Piece<'a>)) {
+    let mut walk = Walk::new(request, body);
+    while walk.step(each).is_some() {}
+}
+
+/// A message takes as long as searching so many bytes, whatever its length: some 200 ns.
+pub(crate) const MESSAGE_SEARCHED_BYTES: usize = 640;
+
+/// A walk over the pieces of a prompt, a message at a time.
+#[derive(Debug)]
+pub(crate) struct Walk<'a> {
+    request: &'a Request,
+    body: &'a [u8],
+    /// Which part is next: tools, system, instructions, each text, messages, prompt, input, tokens, the prompt of a form.
+    part: usize,
+    /// In the array of a part.
+    array: Option<Cursor<'a>>,
+}
+
+impl<'a> Walk<'a> {
+    pub(crate) fn new(request: &'a Request, body: &'a [u8]) -> Self {
+        Self { request, body, part: 0, array: None }
     }
-    for system in [&request.system, &request.instructions].into_iter().flatten().filter(|system| !system.is_null(body))
-    {
-        each(Piece::Turn(Role::System));
-        content(body, system, each);
+
+    /// Calls `each` with the pieces of the next message, or of another part. How many bytes of the body that was; `None` behind the last.
+    pub(crate) fn step(&mut self, each: &mut impl FnMut(Piece<'a>)) -> Option<usize> {
+        if let Some(array) = &mut self.array {
+            let (body, before) = (self.body, array.at());
+            // What is not a whole array is the engine's to refuse.
+            if array.element(|cursor| element(body, cursor, each)) == Some(true) {
+                return Some(array.at() - before);
+            }
+            self.array = None;
+        }
+        let (part, request) = (self.part, self.request);
+        self.part += 1;
+        const FIRST_TEXT: usize = 3;
+        let texts = request.texts.len();
+        match part {
+            0 => self.tools(each),
+            1 => self.system(request.system.as_ref(), each),
+            2 => self.system(request.instructions.as_ref(), each),
+            part if part < FIRST_TEXT + texts => self.turns(Some(&request.texts[part - FIRST_TEXT].1), each),
+            part => match part - FIRST_TEXT - texts {
+                0 => self.turns(request.messages.as_ref(), each),
+                1 => self.turns(request.prompt.as_ref(), each),
+                2 => self.turns(request.input.as_ref(), each),
+                3 => self.token_ids(each),
+                4 => self.form_prompt(each),
+                _ => return None,
+            },
+        }
+        Some(0)
     }
-    for (_, value) in &request.texts {
-        turns(body, value, each);
+
+    fn tools(&self, each: &mut impl FnMut(Piece<'a>)) {
+        if let Some(tools) = self.request.tools.as_ref().filter(|tools| tools.range.len() > 2) {
+            each(Piece::Turn(Role::Tools));
+            each(Piece::Json(tools.of(self.body)));
+        }
     }
-    for value in [&request.messages, &request.prompt, &request.input].into_iter().flatten() {
-        turns(body, value, each);
+
+    fn system(&self, value: Option<&Value>, each: &mut impl FnMut(Piece<'a>)) {
+        if let Some(system) = value.filter(|system| !system.is_null(self.body)) {
+            each(Piece::Turn(Role::System));
+            content(self.body, system, each);
+        }
     }
-    if let Some(tokens) = &request.tokens {
-        each(Piece::Turn(Role::User));
-        each(Piece::TokenIds(tokens.of(body)));
+
+    fn token_ids(&self, each: &mut impl FnMut(Piece<'a>)) {
+        if let Some(tokens) = &self.request.tokens {
+            each(Piece::Turn(Role::User));
+            each(Piece::TokenIds(tokens.of(self.body)));
+        }
     }
-    if let Some(prompt) = &request.form_prompt {
-        each(Piece::Turn(Role::User));
-        each(Piece::Plain(body.get(prompt.clone()).unwrap_or_default()));
+
+    fn form_prompt(&self, each: &mut impl FnMut(Piece<'a>)) {
+        if let Some(prompt) = &self.request.form_prompt {
+            each(Piece::Turn(Role::User));
+            each(Piece::Plain(self.body.get(prompt.clone()).unwrap_or_default()));
+        }
+    }
+
+    /// Messages, or a prompt: a string, token ids, or an array of any of them, whose elements are the steps that follow.
+    fn turns(&mut self, value: Option<&Value>, each: &mut impl FnMut(Piece<'a>)) {
+        let body = self.body;
+        let Some(value) = value else { return };
+        match value.kind {
+            Kind::String => {
+                each(Piece::Turn(Role::User));
+                each(Piece::Text(value.of(body)));
+            }
+            Kind::Array if starts_with_number(value.of(body)) => {
+                each(Piece::Turn(Role::User));
+                each(Piece::TokenIds(value.of(body)));
+            }
+            Kind::Array => {
+                let mut array = Cursor::new(body, value.range.clone());
+                self.array = array.enter_array().map(|()| array);
+            }
+            Kind::Object => {
+                let _ = message(body, &mut Cursor::new(body, value.range.clone()), each);
+            }
+            Kind::Scalar => {}
+        }
     }
 }
 
-/// Messages, or a prompt: a string, token ids, or an array of any of them.
-fn turns<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) {
-    match value.kind {
+/// One of messages or prompts.
+fn element<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Piece<'a>)) -> Option<()> {
+    if cursor.kind()? == Kind::Object {
+        return message(body, cursor, each);
+    }
+    let element = cursor.value()?;
+    match element.kind {
+        Kind::Array if starts_with_number(element.of(body)) => {
+            each(Piece::Turn(Role::User));
+            each(Piece::TokenIds(element.of(body)));
+        }
         Kind::String => {
             each(Piece::Turn(Role::User));
-            each(Piece::Text(value.of(body)));
+            each(Piece::Text(element.of(body)));
         }
-        Kind::Array if starts_with_number(value.of(body)) => {
-            each(Piece::Turn(Role::User));
-            each(Piece::TokenIds(value.of(body)));
-        }
-        Kind::Array => {
-            // What is not a whole array is the engine's to refuse.
-            let _ = Cursor::new(body, value.range.clone()).elements(|cursor| {
-                if cursor.kind()? == Kind::Object {
-                    return message(body, cursor, each);
-                }
-                let element = cursor.value()?;
-                match element.kind {
-                    Kind::Array if starts_with_number(element.of(body)) => {
-                        each(Piece::Turn(Role::User));
-                        each(Piece::TokenIds(element.of(body)));
-                    }
-                    Kind::String => {
-                        each(Piece::Turn(Role::User));
-                        each(Piece::Text(element.of(body)));
-                    }
-                    Kind::Object | Kind::Array | Kind::Scalar => each(Piece::Json(element.of(body))),
-                }
-                Some(())
-            });
-        }
-        Kind::Object => {
-            let _ = message(body, &mut Cursor::new(body, value.range.clone()), each);
-        }
-        Kind::Scalar => {}
+        Kind::Object | Kind::Array | Kind::Scalar => each(Piece::Json(element.of(body))),
     }
+    Some(())
 }
 
 fn starts_with_number(array: &[u8]) -> bool {
@@ -246,17 +310,84 @@ fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(P
 
 /// The prefix chain of a request that goes to `upstream_model`, in the allocations of `recycled`.
 pub(crate) fn chain(request: &Request, body: &[u8], upstream_model: &str, block_bytes: u32, recycled: Chain) -> Chain {
-    let salt = request.cache_salt.as_ref().filter(|salt| salt.kind == Kind::String).map(|salt| salt.of(body));
-    let seed = Seed { model: upstream_model, lora: None, cache_salt: salt };
-    let mut builder = ChainBuilder::new(&seed, block_bytes, recycled).growing();
-    walk(request, body, &mut |piece| match piece {
-        Piece::Turn(role) => builder.separator(role as u8),
-        Piece::Text(raw) => scan::unescape_pieces(raw, &mut |text| builder.text(text)),
-        Piece::Plain(raw) | Piece::Json(raw) => builder.text(raw),
-        Piece::Media(_, raw) => builder.media(raw),
-        Piece::TokenIds(raw) => builder.token_ids(token_ids(raw)),
+    let mut builder = ChainBuilder::new(&seed(request, body, upstream_model), block_bytes, recycled).growing();
+    let mut unescaped = Vec::new();
+    walk(request, body, &mut |piece| {
+        let mut left = Some(piece);
+        while let Some(piece) = left {
+            left = hash(&mut builder, piece, &mut unescaped);
+        }
     });
     builder.finish()
+}
+
+/// The prefix chain of a long prompt, made in turns and not yet that of a model: [`chain_for`] makes it one.
+pub(crate) async fn chain_in_turns(request: &Request, body: &[u8], block_bytes: u32, breath: &mut Breath<'_>) -> Chain {
+    let mut builder = ChainBuilder::unseeded(block_bytes, Chain::default());
+    let mut unescaped = Vec::new();
+    let mut walk = Walk::new(request, body);
+    let mut pieces = Vec::new();
+    while let Some(bytes) = walk.step(&mut |piece| pieces.push(piece)) {
+        for piece in pieces.drain(..) {
+            let mut left = Some(piece);
+            while let Some(piece) = left {
+                unescaped.clear();
+                left = hash(&mut builder, piece, &mut unescaped);
+                if left.is_some() {
+                    // Each escape costs about as much as a byte that is classified.
+                    breath.after_search(HASHED_BYTES_MAX).await;
+                    breath.after(unescaped.len()).await;
+                }
+            }
+        }
+        breath.after_search(bytes + MESSAGE_SEARCHED_BYTES).await;
+    }
+    builder.finish()
+}
+
+/// The chain of a request that goes to `upstream_model`, of one that was made in turns.
+pub(crate) fn chain_for(upstream_model: &str, request: &Request, body: &[u8], made: &Chain, recycled: Chain) -> Chain {
+    let mut chain = recycled;
+    chain.copy_from(made);
+    chain.seed(&seed(request, body, upstream_model));
+    chain
+}
+
+fn seed<'a>(request: &Request, body: &'a [u8], upstream_model: &'a str) -> Seed<'a> {
+    let salt = request.cache_salt.as_ref().filter(|salt| salt.kind == Kind::String).map(|salt| salt.of(body));
+    Seed { model: upstream_model, lora: None, cache_salt: salt }
+}
+
+/// Bytes of a piece that are hashed in one go.
+const HASHED_BYTES_MAX: usize = 16 << 10;
+
+/// Takes a piece, or the beginning of a long one, into a chain; gives what is left of it.
+fn hash<'a>(builder: &mut ChainBuilder, piece: Piece<'a>, unescaped: &mut Vec<u8>) -> Option<Piece<'a>> {
+    let cut = |raw: &'a [u8]| raw.split_at(raw.len().min(HASHED_BYTES_MAX));
+    let more = |left: &'a [u8], form: fn(&'a [u8]) -> Piece<'a>| (!left.is_empty()).then(|| form(left));
+    match piece {
+        Piece::Turn(role) => builder.separator(role as u8),
+        Piece::Media(_, raw) => builder.media(raw),
+        Piece::TokenIds(raw) => builder.token_ids(token_ids(raw)),
+        Piece::Plain(raw) | Piece::Json(raw) => {
+            let (now, left) = cut(raw);
+            builder.text(now);
+            return more(left, Piece::Plain);
+        }
+        Piece::Text(raw) => {
+            let (now, mut left) = cut(raw);
+            if memchr::memchr(b'\\', now).is_none() {
+                builder.text(now);
+            } else {
+                unescaped.clear();
+                unescaped.reserve(now.len());
+                left = scan::unescape_bytes(raw, now.len(), unescaped);
+                builder.text(unescaped);
+            }
+            return more(left, Piece::Text);
+        }
+    }
+    None
 }
 
 /// The prefix chain of a prompt whose tokens are known, in blocks of `block_tokens` as the engine keeps them, and how many tokens it

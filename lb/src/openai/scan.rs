@@ -7,6 +7,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::quote::closing_quote;
+
 /// What a value starts as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -121,17 +123,33 @@ impl<'a> Cursor<'a> {
 
     /// Goes into the array that begins here and calls `each(cursor at the element)`. What `each` leaves is passed over.
     pub(crate) fn elements(&mut self, mut each: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.enter(b'[')?;
+        self.enter_array()?;
+        while self.element(&mut each)? {}
+        Some(())
+    }
+
+    /// Goes into the array that begins here.
+    pub(crate) fn enter_array(&mut self) -> Option<()> {
+        self.enter(b'[').map(|_| ())
+    }
+
+    /// Calls `each(cursor at the element)` for the next one of an array that was gone into; `false` behind its end.
+    pub(crate) fn element(&mut self, each: impl FnOnce(&mut Self) -> Option<()>) -> Option<bool> {
         loop {
             match self.next()? {
                 b']' => {
                     self.leave();
-                    return Some(());
+                    return Some(false);
                 }
                 b',' => self.at += 1,
-                _ => self.one(&mut each)?,
+                _ => return self.one(each).map(|()| true),
             }
         }
+    }
+
+    /// The place.
+    pub(crate) fn at(&self) -> usize {
+        self.at
     }
 
     /// What kind of value begins here.
@@ -214,40 +232,10 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// This much of a string is looked through without a call: most keys and short values end in it.
-const SHORT_STRING_BYTES: usize = 24;
-
 /// The content of the string whose quote is at `at`.
 fn string_at(json: &[u8], at: usize) -> Option<Range<usize>> {
     let start = at + 1;
-    let mut from = start;
-    while from < start + SHORT_STRING_BYTES
-        && let Some(eight) = json.get(from..from + 8)
-    {
-        match first_quote_or_backslash(eight) {
-            None => from += 8,
-            Some(found) if json[from + found] == b'"' => return Some(start..from + found),
-            Some(_) => break,
-        }
-    }
-    loop {
-        let found = from + memchr::memchr2(b'"', b'\\', json.get(from..)?)?;
-        if json[found] == b'"' {
-            return Some(start..found);
-        }
-        from = found + 2;
-    }
-}
-
-/// Eight bytes at once: a byte of `word ^ pattern` is zero where the searched one stands, and the lowest zero byte is the
-/// first whose top bit this expression sets (Hacker's Delight, 6-1).
-fn first_quote_or_backslash(eight: &[u8]) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const TOPS: u64 = 0x8080_8080_8080_8080;
-    let word = u64::from_le_bytes(eight.try_into().unwrap_or_default());
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
-    let found = zeros(word ^ (ONES * b'"' as u64)) | zeros(word ^ (ONES * b'\\' as u64));
-    (found != 0).then(|| found.trailing_zeros() as usize / 8)
+    Some(start..start + closing_quote(json.get(start..)?)?)
 }
 
 fn scalar_end(json: &[u8], at: usize) -> usize {
@@ -293,7 +281,7 @@ pub(crate) fn unescape(raw: &[u8]) -> Cow<'_, str> {
         return String::from_utf8_lossy(raw);
     }
     let mut text = Vec::with_capacity(raw.len());
-    unescape_pieces(raw, &mut |piece| text.extend_from_slice(piece));
+    unescape_bytes(raw, usize::MAX, &mut text);
     match String::from_utf8(text) {
         Ok(text) => Cow::Owned(text),
         Err(error) => Cow::Owned(String::from_utf8_lossy(error.as_bytes()).into_owned()),
@@ -308,22 +296,21 @@ pub(crate) enum Decoded {
     InPart,
 }
 
-/// Calls `piece` with the decoded bytes of a raw string content, in pieces, without allocating.
-pub(crate) fn unescape_pieces(raw: &[u8], piece: &mut impl FnMut(&[u8])) {
+/// Appends the decoded bytes of about `bytes` bytes of a raw string content to `to`, and gives what is left. All that is left after all
+/// is nothing, and the bytes are the same however often it was called.
+pub(crate) fn unescape_bytes<'a>(raw: &'a [u8], bytes: usize, to: &mut Vec<u8>) -> &'a [u8] {
     let mut rest = raw;
-    while let Some(at) = memchr::memchr(b'\\', rest) {
-        if at > 0 {
-            piece(&rest[..at]);
+    while !rest.is_empty() && raw.len() - rest.len() < bytes {
+        let run = memchr::memchr(b'\\', rest).unwrap_or(rest.len()).min(bytes);
+        to.extend_from_slice(&rest[..run]);
+        rest = &rest[run..];
+        if rest.first() == Some(&b'\\') {
+            let (decoded, taken) = escape(rest);
+            to.extend_from_slice(decoded.encode_utf8(&mut [0; 4]).as_bytes());
+            rest = &rest[taken..];
         }
-        rest = &rest[at..];
-        let (decoded, taken) = escape(rest);
-        let mut utf8 = [0; 4];
-        piece(decoded.encode_utf8(&mut utf8).as_bytes());
-        rest = &rest[taken..];
     }
-    if !rest.is_empty() {
-        piece(rest);
-    }
+    rest
 }
 
 /// Appends the text of about `bytes` bytes of a raw string content to `to`, and gives what is left: long strings are decoded in turns.

@@ -23,10 +23,9 @@ use predictor::classify::{
 };
 
 use crate::openai::Request;
-use crate::shard::Shard;
+use crate::pace::{Breath, Pace, at_once};
 use remote::Service;
 use text::Sources;
-use turns::Pace;
 
 /// Stands for "could not be read" and matches wherever `pii` does.
 const UNSCANNED: &str = "pii-unscanned";
@@ -114,30 +113,27 @@ impl Tagger {
 
     /// The tags of a prompt, at once.
     pub(crate) fn tags<'a>(&'a self, api: Api, request: &Request, body: &[u8]) -> Vec<&'a str> {
-        turns::at_once(self.read(api, request, body, Pace::AtOnce)).unwrap_or_else(|| vec![UNSCANNED])
+        let mut breath = Breath::new(Pace::AtOnce);
+        at_once(self.tags_in_turns(api, request, body, &mut breath)).unwrap_or_else(|| vec![UNSCANNED])
     }
 
     /// The tags of a prompt, read in turns with the other requests of the thread.
     pub(crate) async fn tags_in_turns<'a>(
         &'a self,
-        shard: &Shard,
         api: Api,
         request: &Request,
         body: &[u8],
+        breath: &mut Breath<'_>,
     ) -> Vec<&'a str> {
-        self.read(api, request, body, Pace::Turns(shard)).await
-    }
-
-    async fn read<'a>(&'a self, api: Api, request: &Request, body: &[u8], pace: Pace<'_>) -> Vec<&'a str> {
         let (scanner, services) = match self {
             Self::Idle => return Vec::new(),
             Self::Broken => return vec![UNSCANNED],
             Self::Active(active) => (&active.scanner, &active.services),
         };
-        let sources = Sources::of(api, request, body);
-        let tags = turns::tags(scanner, &sources, pace).await;
+        let sources = Sources::of(api, request, body, breath).await;
+        let tags = turns::tags(scanner, &sources, breath).await;
         let mut tags: Vec<&str> = tags.into_iter().filter_map(|tag| scanner.tag_name(tag)).collect();
-        let answers = match pace {
+        let answers = match breath.pace() {
             // A command asks no service.
             Pace::AtOnce => vec![None; services.len()],
             // Nor does a prompt with no service pay for a list of them.

@@ -9,10 +9,10 @@ use config::snapshot::{BaseUrl, Classifier, ClassifierKind, OnError, ResourceId}
 use predictor::classify::{Scope, Scopes};
 
 use super::scope_of;
-use super::text::{Origin, Sources};
-use super::turns::{Breath, Pace};
+use super::text::{Origin, Sources, decode};
 use crate::io;
 use crate::openai::scan::push_json_string;
+use crate::pace::{Breath, Pace};
 use crate::shard::Shard;
 
 /// Longest text that is sent, in bytes; a longer prompt is judged like one whose service does not answer.
@@ -100,7 +100,7 @@ impl Service {
             body.extend(b"{\"role\":\"");
             body.extend(role(source.scope).bytes());
             body.extend(b"\",\"text\":");
-            push_json_string(&mut body, &breath.decode(source).await.0);
+            push_json_string(&mut body, &decode(source, &mut breath).await.0);
             body.push(b'}');
             if body.len() > TEXT_BYTES_MAX {
                 return None;

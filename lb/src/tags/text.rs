@@ -10,9 +10,11 @@ use std::ops::Range;
 use policy::Api;
 use predictor::classify::{Scope, Shape};
 
-use crate::openai::prompt::{Media, Piece, Role, walk};
-use crate::openai::request::Written;
 use crate::openai::Request;
+use crate::openai::prompt::{MESSAGE_SEARCHED_BYTES, Media, Piece, Role, Walk};
+use crate::openai::request::Written;
+use crate::openai::scan::{Decoded, unescape_some};
+use crate::pace::Breath;
 
 /// How the bytes of a piece become text. The number is part of what a remembered piece is known by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +56,7 @@ const PLAIN_GAP_BYTES_MAX: usize = 64;
 
 impl<'a> Sources<'a> {
     /// Of one request.
-    pub(super) fn of(api: Api, request: &Request, body: &'a [u8]) -> Self {
+    pub(super) async fn of(api: Api, request: &'a Request, body: &'a [u8], breath: &mut Breath<'_>) -> Self {
         let mut shape = Shape {
             json_schema: request
                 .response_format
@@ -68,7 +70,7 @@ impl<'a> Sources<'a> {
         // The model's name is the operator's, not the prompt's.
         let (mut pieces, mut named) = (Vec::new(), vec![request.model_at.clone()]);
         let mut scope = Scope::User;
-        walk(request, body, &mut |piece| {
+        let mut take = |piece| {
             let mut push = |scope, form, bytes: &'a [u8]| {
                 named.push(place(body, bytes));
                 pieces.push(Source { origin: Origin::Prompt, scope, form, bytes: Cow::Borrowed(bytes) });
@@ -94,9 +96,13 @@ impl<'a> Sources<'a> {
                     named.push(place(body, raw));
                 }
             }
-        });
+        };
+        let mut walk = Walk::new(request, body);
+        while let Some(bytes) = walk.step(&mut take) {
+            breath.after_search(bytes + MESSAGE_SEARCHED_BYTES).await;
+        }
         if request.written == Written::Json
-            && let Some(rest) = rest(body, &request.object, named)
+            && let Some(rest) = rest(body, &request.object, named, breath).await
         {
             // First, so that it stands between no two parts of a turn.
             let (origin, scope, form) = (Origin::Rest, Scope::System, Form::Escaped);
@@ -134,7 +140,12 @@ fn place(body: &[u8], part: &[u8]) -> Range<usize> {
 }
 
 /// What stands in `object` outside of `named`, one part a line; none when that is only names and punctuation.
-fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Option<Vec<u8>> {
+async fn rest(
+    body: &[u8],
+    object: &Range<usize>,
+    mut named: Vec<Range<usize>>,
+    breath: &mut Breath<'_>,
+) -> Option<Vec<u8>> {
     named.sort_unstable_by_key(|range| range.start);
     let mut rest = Vec::new();
     let mut at = object.start;
@@ -148,6 +159,7 @@ fn rest(body: &[u8], object: &Range<usize>, mut named: Vec<Range<usize>>) -> Opt
             }
         }
         at = at.max(range.end);
+        breath.after_search(MESSAGE_SEARCHED_BYTES).await;
     }
     (!rest.is_empty()).then_some(rest)
 }
@@ -157,15 +169,69 @@ const fn telling(byte: u8) -> bool {
     byte.is_ascii_digit() || byte >= 0x80 || matches!(byte, b'@' | b'\\' | b'%' | b'&')
 }
 
+/// The text of a piece, and whether all of it is text.
+pub(super) async fn decode<'t>(source: &'t Source<'_>, breath: &mut Breath<'_>) -> (Cow<'t, str>, Decoded) {
+    let raw = &*source.bytes;
+    let plain = match source.form {
+        Form::Escaped => memchr::memchr(b'\\', raw).is_none(),
+        Form::Plain => true,
+    };
+    if plain && let Ok(text) = simdutf8::basic::from_utf8(raw) {
+        breath.after_search(raw.len()).await;
+        return (Cow::Borrowed(text), Decoded::Wholly);
+    }
+    match source.form {
+        Form::Escaped => unescape(raw, breath).await,
+        Form::Plain => (Cow::Owned(replace(raw, breath).await), Decoded::InPart),
+    }
+}
+
+async fn unescape(raw: &[u8], breath: &mut Breath<'_>) -> (Cow<'static, str>, Decoded) {
+    let (mut rest, mut text, mut all) = (raw, String::with_capacity(raw.len()), Decoded::Wholly);
+    while !rest.is_empty() {
+        let (left, part) = unescape_some(rest, DECODED_BYTES_MAX, &mut text);
+        breath.after(rest.len() - left.len()).await;
+        rest = left;
+        if part == Decoded::InPart {
+            all = part;
+        }
+    }
+    (Cow::Owned(text), all)
+}
+
+/// The text of bytes that are not all text.
+async fn replace(bytes: &[u8], breath: &mut Breath<'_>) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(char::REPLACEMENT_CHARACTER);
+        }
+        breath.after(chunk.valid().len() + chunk.invalid().len()).await;
+    }
+    text
+}
+
+/// Escaped bytes that are decoded in one go: about 100 us where every character is an escape.
+const DECODED_BYTES_MAX: usize = 16 << 10;
+
 #[cfg(test)]
 mod tests {
-    use super::super::turns::decode;
     use super::*;
-    use crate::openai::scan::Decoded;
+    use crate::pace::{Pace, at_once};
+
+    fn decode<'t>(source: &'t Source<'_>) -> (Cow<'t, str>, Decoded) {
+        at_once(super::decode(source, &mut Breath::new(Pace::AtOnce))).expect("nothing to wait for")
+    }
+
+    fn sources_of<'a>(request: &'a Request, body: &'a str) -> Sources<'a> {
+        let mut breath = Breath::new(Pace::AtOnce);
+        at_once(Sources::of(Api::ChatCompletions, request, body.as_bytes(), &mut breath)).expect("nothing to wait for")
+    }
 
     fn read(body: &str) -> (String, Shape) {
         let request = Request::parse(body.as_bytes()).expect("a request");
-        let sources = Sources::of(Api::ChatCompletions, &request, body.as_bytes());
+        let sources = sources_of(&request, body);
         let texts: Vec<String> = sources.pieces.iter().map(|piece| decode(piece).0.into_owned()).collect();
         (texts.join("\u{1}"), sources.shape)
     }
@@ -238,6 +304,6 @@ mod tests {
     fn an_ordinary_chat_has_no_rest() {
         let body = r#"{"model":"m","messages":[{"role":"system","content":"a"},{"role":"user","content":"b"}]}"#;
         let request = Request::parse(body.as_bytes()).expect("a request");
-        assert_eq!(Sources::of(Api::ChatCompletions, &request, body.as_bytes()).pieces.len(), 2);
+        assert_eq!(sources_of(&request, body).pieces.len(), 2);
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! The canonical bytes of a prompt, in the order the chat template sees them, are cut into blocks of a fixed number of
 //! bytes. The hash of a block covers its own bytes and the hash of the block before it, so equal hashes at position `i`
-//! mean equal prompts up to and including block `i`. The first block is seeded with model, LoRA adapter and cache salt:
-//! engines never share blocks across those.
+//! mean equal prompts up to and including block `i`. All are seeded with model, LoRA adapter and cache salt: engines never
+//! share blocks across those. A chain of bytes may be made once, without a seed, and be seeded for each model it is asked for
+//! ([`ChainBuilder::unseeded`], [`Chain::seed`]).
 //!
 //! Role changes and other structure are *marks*: they take no bytes and are folded into the hash at their offset, so no
 //! text can imitate one. A media item is a block of its own, hashed over its full content. The last, partial block
@@ -38,6 +39,7 @@ const LANE_IDS: u64 = 0x6964_7300;
 const MARK_SEPARATOR: u64 = 0x7365_7000;
 const MARK_MEDIA: u64 = 0x6d65_6400;
 const TURN_END: u64 = 0x656e_6400;
+const MARK_SEED: u64 = 0x7365_6564;
 
 /// What must be equal before two prompts can share any block.
 #[derive(Clone, Copy, Debug)]
@@ -179,6 +181,16 @@ impl Chain {
         self.cut = other.cut;
     }
 
+    /// Makes a chain that was built unseeded that of a seed.
+    pub fn seed(&mut self, seed: &Seed<'_>) {
+        self.under(seed.root());
+    }
+
+    fn under(&mut self, root: u64) {
+        let keys = self.turn_ends.iter_mut().map(|end| &mut end.key);
+        keys.chain(&mut self.blocks).for_each(|key| *key = mix(root, *key, MARK_SEED));
+    }
+
     fn clear(&mut self) {
         self.cut = Cut::Bytes;
         self.blocks.clear();
@@ -228,6 +240,8 @@ pub struct ChainBuilder {
     chain: Chain,
     sizes: Sizes,
     block_bytes: usize,
+    /// What all hashes are seeded with at the end, where the first block was not.
+    root: Option<u64>,
     parent: u64,
     mark: u64,
     lane: Lane,
@@ -244,6 +258,7 @@ impl ChainBuilder {
             chain: recycled,
             sizes: Sizes::Uniform,
             block_bytes: block_bytes.clamp(BLOCK_BYTES_MIN, BLOCK_BYTES_MAX).next_multiple_of(4) as usize,
+            root: None,
             parent: seed.root(),
             mark: Lane::Text.mark(),
             lane: Lane::Text,
@@ -255,9 +270,16 @@ impl ChainBuilder {
     /// end of what was said, elsewhere what matters is the share of the whole where two long prompts part, and what a block
     /// costs (to hash, to record, to forget) does not depend on its size.
     #[must_use]
-    pub fn growing(mut self) -> Self {
-        self.sizes = Sizes::Growing;
-        self
+    pub fn growing(self) -> Self {
+        let root = Some(self.parent);
+        Self { sizes: Sizes::Growing, root, parent: 0, ..self }
+    }
+
+    /// Starts a chain of growing blocks that has no seed yet; [`Chain::seed`] makes it what [`ChainBuilder::growing`] gives.
+    #[must_use]
+    pub fn unseeded(block_bytes: u32, recycled: Chain) -> Self {
+        let nobody = Seed { model: "", lora: None, cache_salt: None };
+        Self { root: None, ..Self::new(&nobody, block_bytes, recycled).growing() }
     }
 
     /// Appends canonical text.
@@ -304,6 +326,9 @@ impl ChainBuilder {
             (true, Sizes::Uniform) if !self.chain.blocks.is_empty() => Cut::Tokens,
             (true | false, Sizes::Uniform | Sizes::Growing) => Cut::Bytes,
         };
+        if let Some(root) = self.root {
+            self.chain.under(root);
+        }
         self.chain
     }
 
@@ -501,6 +526,26 @@ mod tests {
             let (a, b) = (chain(|builder| builder.text(&text)), chain(|builder| builder.text(&other)));
             prop_assert_eq!(shared(&a, &b), at / 64);
             prop_assert!(a.blocks()[at / 64..].iter().zip(&b.blocks()[at / 64..]).all(|(a, b)| a != b));
+        }
+    }
+
+    #[test]
+    fn a_chain_seeded_late_is_the_same() {
+        let other = Seed { cache_salt: Some(b"salt"), ..SEED };
+        let feed = |mut builder: ChainBuilder| {
+            builder.separator(1);
+            builder.text(&[7; 9_000]);
+            builder.media(b"picture");
+            builder.separator(2);
+            builder.token_ids(0..300);
+            builder.finish()
+        };
+        for seed in [SEED, other] {
+            let early = feed(ChainBuilder::new(&seed, 64, Chain::default()).growing());
+            let mut late = feed(ChainBuilder::unseeded(64, Chain::default()));
+            assert_eq!(shared(&early, &late), 0);
+            late.seed(&seed);
+            assert_eq!((&early, early.turn_ends()), (&late, late.turn_ends()));
         }
     }
 
