@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
@@ -17,8 +16,12 @@ use policy::{Backend, Code, Diagnostic, Program};
 use crate::secret::Auth;
 
 mod classifier;
+mod provider;
+mod tenant;
 
 pub use classifier::{Classifier, ClassifierKind, ExampleTag, KeywordTag, OnError, Scope, WordBoundary};
+pub use provider::{Authorities, BaseUrl, Provider, ProviderApi, ProviderTimeouts, ProviderTls, RateLimits, Tls};
+pub use tenant::{Jwt, KeySource, Tenant, comparable_name};
 
 /// A namespace and a name, which tell a resource from all others of its kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -244,157 +247,6 @@ pub struct WorkerSetLimits {
     pub in_flight_per_endpoint_max: Option<u32>,
 }
 
-/// One InferenceProvider.
-#[derive(Clone, Debug)]
-pub struct Provider {
-    /// Namespace and name.
-    pub id: ResourceId,
-    /// Which API it speaks.
-    pub api: ProviderApi,
-    /// Where it listens.
-    pub base_url: BaseUrl,
-    /// Whom it must prove to be where the connection is encrypted.
-    pub tls: ProviderTls,
-    /// Credential it asks for.
-    pub auth: Option<Auth>,
-    /// Models it serves, in the order written.
-    pub models: Vec<ServedModel>,
-    /// Limits of this balancer toward it.
-    pub limits: RateLimits,
-    /// How long each phase of a request may take.
-    pub timeouts: ProviderTimeouts,
-}
-
-/// Whom a provider must prove to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ProviderTls {
-    /// Who vouches for it.
-    pub authorities: Authorities,
-    /// The name its certificate must be good for.
-    pub server_name: String,
-}
-
-/// Who vouches for servers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Authorities {
-    /// Those the system believes.
-    System,
-    /// Those in a file, and nobody else.
-    File {
-        /// Which file, to be watched.
-        file: PathBuf,
-        /// The PEM text in it, or why it cannot be read. A provider whose file cannot be read is not ready.
-        pem: Result<Arc<str>, String>,
-    },
-}
-
-/// Which API a provider speaks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProviderApi {
-    /// OpenAI's, or one compatible with it.
-    OpenAi,
-    /// Bedrock's Converse.
-    Bedrock,
-}
-
-/// A parsed `http://` or `https://` URL.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BaseUrl {
-    /// Whether the connection is encrypted.
-    pub tls: Tls,
-    /// IP address or DNS name, without brackets.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
-    /// Path that goes before every API path: empty, or begins with `/` and does not end with one.
-    pub path_prefix: String,
-}
-
-/// Whether a connection is encrypted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tls {
-    /// `https`
-    Yes,
-    /// `http`
-    No,
-}
-
-/// Limits on requests and tokens; `None` = no limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RateLimits {
-    /// Requests a minute, refilled evenly.
-    pub requests_per_minute: Option<u32>,
-    /// Prompt and answer tokens a minute, refilled evenly.
-    pub tokens_per_minute: Option<u64>,
-    /// Requests in flight at once.
-    pub in_flight_max: Option<u32>,
-}
-
-/// How long each phase of a request to a provider may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ProviderTimeouts {
-    /// TCP and TLS handshakes.
-    pub connect: Duration,
-    /// From the last byte sent to the first byte of the answer.
-    pub first_byte: Duration,
-    /// Between two bytes of the answer.
-    pub idle: Duration,
-    /// The whole request; `None` = no limit.
-    pub total: Option<Duration>,
-}
-
-/// One InferenceTenant.
-#[derive(Clone, Debug)]
-pub struct Tenant {
-    /// Namespace and name.
-    pub id: ResourceId,
-    /// SHA-256 of each key that names this tenant.
-    pub key_sha256: Vec<[u8; 32]>,
-    /// Files that keys were read from.
-    pub key_files: Vec<PathBuf>,
-    /// Signed token that names this tenant.
-    pub jwt: Option<Jwt>,
-    /// Subject alternative name of the client certificate that names this tenant.
-    pub client_certificate_san: Option<String>,
-    /// Limits over all its requests.
-    pub limits: RateLimits,
-    /// Higher is served first when requests must wait.
-    pub priority: i32,
-}
-
-/// How a JSON Web Token names a tenant.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Jwt {
-    /// Required `iss`.
-    pub issuer: String,
-    /// Required member of `aud`, when given.
-    pub audience: Option<String>,
-    /// Claim that is compared.
-    pub claim: String,
-    /// What the claim must equal.
-    pub equals: String,
-    /// Public keys (RFC 7517).
-    pub keys: KeySource,
-}
-
-/// Where the public keys of an issuer come from.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum KeySource {
-    /// A file.
-    File(PathBuf),
-    /// An address, as written; the schema check has parsed it.
-    Url(String),
-}
-
-impl fmt::Display for KeySource {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::File(path) => write!(f, "{}", path.display()),
-            Self::Url(url) => f.write_str(url),
-        }
-    }
-}
-
 /// Which pools a listener serves.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PoolScope {
@@ -543,29 +395,6 @@ fn beginning(sha256: &[u8; 32]) -> [u8; 8] {
 /// Compares all bytes, whatever the first ones say.
 fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
     a.iter().zip(b).fold(0, |differing, (a, b)| std::hint::black_box(differing | (a ^ b))) == 0
-}
-
-/// A subject alternative name in the form in which two are compared: host names without regard to case (RFC 4343), a
-/// URI byte by byte, as SPIFFE IDs are.
-#[must_use]
-pub fn comparable_name(name: &str) -> String {
-    if name.contains("://") { name.to_owned() } else { name.to_ascii_lowercase() }
-}
-
-impl Tenant {
-    /// A tenant that nobody can call as.
-    #[cfg(feature = "kubernetes")]
-    pub(crate) fn without_keys(id: ResourceId) -> Self {
-        Self {
-            id,
-            key_sha256: Vec::new(),
-            key_files: Vec::new(),
-            jwt: None,
-            client_certificate_san: None,
-            limits: RateLimits::default(),
-            priority: 0,
-        }
-    }
 }
 
 impl Pool {
