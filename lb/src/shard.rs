@@ -11,7 +11,7 @@ use admission::jwt::VerifiedTokens;
 use config::snapshot::PoolScope;
 use crossbeam_channel::Receiver;
 use predictor::classify::Memory as PieceMemory;
-use predictor::fleet::{self, Backend, Decided, Fleet, PeerSums, Steps};
+use predictor::fleet::{self, Backend, Fleet, Steps};
 use predictor::ttft::Prior;
 use tokio::sync::mpsc;
 
@@ -22,20 +22,22 @@ use crate::decisions::Decisions;
 use crate::endpoints::{Endpoint, Table};
 use crate::exact::Outcome;
 use crate::exact::awaited::Awaited;
-use crate::handover::{Arrival, Scales, SharedLoad};
+use crate::handover::{Scales, SharedLoad};
 use crate::io::{self, Listener, Reactor};
 use crate::keyring::Keyring;
 use crate::log::Entry;
-use crate::mailbox::{CacheNews, CacheWhat, Failure, FromShard, OwnSums, Scrape, ShardHandle, ToShard, ToldSums};
+use crate::mailbox::{Failure, FromShard, ShardHandle, ToShard};
 use crate::metrics::{EndpointReport, Metrics, ShardReport};
 use crate::peer::{BATCH_EVENTS_MAX, PeerBatch, PeerEvent, PeerWhat};
-use crate::plan::{EndpointId, EndpointSpec, LocalPlan, Plan};
+use crate::plan::{EndpointSpec, LocalPlan};
 use crate::queue::{self, Queues};
 use crate::settings::Settings;
 use crate::sys;
 use crate::tags::remote::{Question, Service};
 use crate::tls::Acceptor;
 use crate::waits::{Ticket, Waits};
+
+mod inbox;
 
 /// How often batches for the other threads leave: they know within 5 ms.
 const PEER_FLUSH: Duration = Duration::from_millis(2);
@@ -47,8 +49,6 @@ const LOG_BYTES_FLUSH: usize = 64 << 10;
 const LOG_BYTES_MAX: usize = 4 << 20;
 /// How long a draining thread stays for requests that are on their way on idle connections.
 const IDLE_CONNECTIONS_DRAIN_US: u64 = 1_000_000;
-/// Most messages taken from the mailbox before other work gets a turn.
-const MESSAGES_PER_TURN: usize = 1_024;
 
 /// What a data thread is started with.
 pub(crate) struct ShardSetup {
@@ -272,99 +272,6 @@ impl Shard {
         Some(ticket)
     }
 
-    fn take_messages(self: &Rc<Self>, mailbox: &Receiver<ToShard>, doors: &[Door]) {
-        for message in mailbox.try_iter().take(MESSAGES_PER_TURN) {
-            match message {
-                ToShard::Plan(plan) => self.apply(plan),
-                ToShard::Readiness { endpoint, incarnation, readiness } => {
-                    if let Some(endpoint) = self.table.borrow().incarnation(endpoint, incarnation) {
-                        endpoint.set_readiness(readiness);
-                    }
-                }
-                ToShard::Scraped { endpoint, incarnation, scrape } => self.scraped(endpoint, incarnation, &scrape),
-                ToShard::ScrapeFailed { endpoint, incarnation } => {
-                    if self.table.borrow().incarnation(endpoint, incarnation).is_some() {
-                        self.fleet.borrow_mut().scrape_failed(io::now_us(), endpoint.0);
-                    }
-                }
-                ToShard::Cache(news) => self.take_cache_news(&news),
-                ToShard::Peer(batch) => self.apply_batch(&batch),
-                ToShard::Connection(arrival) => self.take_arrival(arrival, doors),
-                ToShard::Certificate { listener, acceptor } => {
-                    if let Some(door) = doors.get(listener) {
-                        *door.entrance.acceptor.borrow_mut() = Some(acceptor);
-                    }
-                }
-                ToShard::Told(told) => self.told(&told),
-                ToShard::Sums(reply) => {
-                    let _ = reply.try_send(self.own_sums());
-                }
-                ToShard::Tokenized { ticket, answer } => self.awaited.arrived(ticket, answer),
-                ToShard::Keys(keys) => {
-                    if self.keys.replace(keys.clone()).version != keys.version {
-                        self.tokens.borrow_mut().clear();
-                    }
-                }
-                ToShard::Classified { ticket, tags } => self.waits.answered(ticket, tags),
-                ToShard::Report(reply) => {
-                    // Whoever asked may have stopped waiting.
-                    let _ = reply.try_send(self.report());
-                }
-                ToShard::Decisions(wanted, reply) => {
-                    let found = self.decisions.borrow().report(self.index, &wanted, io::now_us(), unix_ms());
-                    let _ = reply.try_send(found);
-                }
-                ToShard::Drain => {
-                    self.draining.set(true);
-                    self.drain_since_us.set(io::now_us());
-                    self.scales.shared.shut();
-                    for door in doors {
-                        // Closing with connections in the queue would reset them; after the last one there is little time
-                        // for another.
-                        conn::admit_waiting(self, door.socket, &door.entrance);
-                        sys::stop_listening(door.socket);
-                    }
-                    self.tell_if_drained();
-                }
-            }
-        }
-        // Other threads' requests may have ended, endpoints may be less busy than they were.
-        self.queues.look(1);
-        if !mailbox.is_empty() {
-            self.reactor.wake_again();
-        }
-    }
-
-    /// Another balancer's requests count in the load of endpoints.
-    fn told(&self, told: &[ToldSums]) {
-        let (table, mut fleet, now_us) = (self.table.borrow(), self.fleet.borrow_mut(), io::now_us());
-        for ToldSums { balancer, endpoint, incarnation, sums } in told {
-            if table.incarnation(*endpoint, *incarnation).is_some() {
-                fleet.heard(now_us, *balancer, endpoint.0, *sums);
-            }
-        }
-    }
-
-    /// What this process has sent to workers and has not got back.
-    fn own_sums(&self) -> Vec<OwnSums> {
-        let (fleet, table, now_us) = (self.fleet.borrow(), self.table.borrow(), io::now_us());
-        let workers = table.iter().filter(|endpoint| endpoint.spec.backend == policy::Backend::Local);
-        let sums = workers.map(|endpoint| {
-            let spec = &endpoint.spec;
-            let sums = fleet.sums_to_tell(now_us, spec.id.0);
-            OwnSums { endpoint: spec.id, incarnation: spec.incarnation, sums }
-        });
-        sums.filter(|own| own.sums != PeerSums::default()).collect()
-    }
-
-    fn take_arrival(self: &Rc<Self>, arrival: Arrival, doors: &[Door]) {
-        if let Some(door) = doors.get(arrival.listener) {
-            conn::admit_arrival(self, arrival, &door.entrance);
-        }
-        // Only now: a thread that drains must count it one way or the other.
-        self.scales.shared.arrived();
-    }
-
     /// The other thread that is to take a connection accepted here; `None` when this one is.
     pub(crate) fn lighter_peer(&self) -> Option<&ShardHandle> {
         let peers: &[ShardHandle] = if self.draining.get() { &[] } else { &self.peers };
@@ -395,21 +302,6 @@ impl Shard {
         self.scales.show(metrics.exchanges_open, metrics.connections_open);
     }
 
-    fn apply(&self, plan: Arc<Plan>) {
-        let changes = self.table.borrow_mut().apply(&plan);
-        let now_us = io::now_us();
-        let mut fleet = self.fleet.borrow_mut();
-        for id in changes.removed {
-            fleet.remove_endpoint(now_us, id.0);
-        }
-        for endpoint in changes.added {
-            fleet.add_endpoint(now_us, endpoint.spec.id.0, &predictor_spec(&endpoint.spec));
-        }
-        *self.plan.borrow_mut() = Some(LocalPlan::new(plan));
-        self.decisions.borrow_mut().plan_changed();
-        self.tokens.borrow_mut().clear();
-    }
-
     /// Whether a plan is in force whose endpoints have all been asked.
     pub(crate) fn knows_its_endpoints(&self) -> bool {
         self.plan.borrow().is_some() && self.table.borrow().iter().all(|endpoint| endpoint.is_known())
@@ -428,69 +320,6 @@ impl Shard {
     /// Tells the control thread something that is no harm to lose.
     pub(crate) fn tell_control(&self, message: FromShard) {
         let _ = self.control.try_send(message);
-    }
-
-    fn scraped(&self, id: EndpointId, incarnation: u64, scrape: &Scrape) {
-        if self.table.borrow().incarnation(id, incarnation).is_none() {
-            return;
-        }
-        let scrape = fleet::Scrape {
-            waiting: scrape.waiting,
-            running: scrape.running,
-            kv_usage_ratio: scrape.kv_usage_ratio,
-            num_gpu_blocks: scrape.num_gpu_blocks,
-            block_size_tokens: scrape.block_size_tokens,
-            own_in_flight_at_scrape: None,
-        };
-        self.fleet.borrow_mut().scraped(io::now_us(), id.0, &scrape);
-    }
-
-    fn take_cache_news(&self, all: &[CacheNews]) {
-        let table = self.table.borrow();
-        let mut fleet = self.fleet.borrow_mut();
-        for CacheNews { endpoint, incarnation, what } in all {
-            if table.incarnation(*endpoint, *incarnation).is_none() {
-                continue;
-            }
-            match what {
-                CacheWhat::Evidence { evidence, block_tokens } => {
-                    fleet.cache_evidence(endpoint.0, *evidence, *block_tokens);
-                }
-                CacheWhat::Stored(keys) => fleet.cache_stored(io::now_us(), endpoint.0, keys),
-                CacheWhat::Removed(keys) => fleet.cache_removed(endpoint.0, keys),
-                CacheWhat::Cleared => fleet.cache_cleared(endpoint.0),
-                CacheWhat::Evicted { stored_at_us } => fleet.cache_evicted(endpoint.0, *stored_at_us),
-            }
-        }
-    }
-
-    fn apply_batch(&self, batch: &PeerBatch) {
-        let table = self.table.borrow();
-        let mut fleet = self.fleet.borrow_mut();
-        for event in &batch.events {
-            let Some(endpoint) = table.incarnation(event.endpoint, event.incarnation) else { continue };
-            match &event.what {
-                PeerWhat::Decided { chain, prompt_tokens, overlap_tokens, answer, attempt } => {
-                    fleet.decided(
-                        event.at_us,
-                        &Decided {
-                            request_id: event.request,
-                            endpoint: event.endpoint.0,
-                            chain,
-                            prompt_tokens: *prompt_tokens,
-                            overlap_tokens: *overlap_tokens,
-                            answer: *answer,
-                            attempt: *attempt,
-                        },
-                    );
-                }
-                PeerWhat::FirstToken => {
-                    fleet.first_token(event.at_us, event.request, event.endpoint.0);
-                }
-                PeerWhat::Ended(ended) => fleet.ended(event.at_us, event.request, event.endpoint.0, *ended),
-                PeerWhat::BacksOff { until_us } => endpoint.back_off(*until_us),
-            }
-        }
     }
 
     /// The way to this thread.
