@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::client::{post, request};
 use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, restart, worker_set};
-use crate::support::{Client, Driver, Gateway, Setup, eventually, get};
+use crate::support::{Client, Driver, Gateway, Setup, eventually};
 
 on_both_drivers![
     an_engines_cache_is_known_from_its_events,
@@ -256,7 +256,7 @@ fn prompt_of_ids(number: u32) -> Vec<u32> {
 /// The prompt's tokens and what was expected to be cached of it, as decided.
 fn expected(gateway: &Gateway, request_id: &str) -> (u64, u64) {
     eventually("the decision is kept", || {
-        let answer = get(gateway.admin, &format!("/decisions/{request_id}"));
+        let answer = gateway.page(&format!("/decisions/{request_id}"));
         let decision = (answer.status == 200).then(|| answer.json()["decisions"][0].clone())?;
         Some((decision["promptTokens"].as_u64()?, decision["candidates"][0]["overlapTokens"].as_u64()?))
     })
@@ -273,7 +273,7 @@ fn in_exact_tokens_the_overlap_is_what_the_engine_had_cached(driver: Driver) {
     );
     let gateway = Setup::new(documents).start(driver);
     eventually("the tokenizer is in force", || {
-        let told = get(gateway.admin, "/endpoints").json();
+        let told = gateway.page("/endpoints").json();
         (told["tokenizers"][0]["promptsBy"] == "tokens").then_some(())
     });
     let (mut compared, mut cached) = (0, 0);
@@ -293,7 +293,7 @@ fn in_exact_tokens_the_overlap_is_what_the_engine_had_cached(driver: Driver) {
         }
         eventually("the data thread knows what the engine keeps", || {
             // Data threads are asked after the control thread, and hear what it told before.
-            let shown = get(gateway.admin, "/endpoints").json();
+            let shown = gateway.page("/endpoints").json();
             let events = &shown["endpoints"][0]["kvEvents"];
             let all_heard = events["messages"] == engine.kv_messages() && events["state"] == "live";
             (all_heard && shown["cacheNewsWaiting"] == 0).then_some(())

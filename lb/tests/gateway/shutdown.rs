@@ -29,7 +29,7 @@ fn begun(gateway: &Gateway, output_tokens: u32) -> (Client, crate::support::Answ
 
 fn wait_for_draining(gateway: &Gateway) {
     gateway.wait_for_line(&["msg=\"draining"]);
-    let answer = get(gateway.admin, "/readyz");
+    let answer = gateway.page("/readyz");
     assert_eq!((answer.status, &answer.json()["reasons"][0]), (503, &"draining".into()));
 }
 

@@ -84,7 +84,7 @@ fn what_a_provider_gets_is_ours_and_nothing_of_who_asked(driver: Driver) {
     let said = gateway.said().join("\n");
     assert!(!said.contains(TOKEN), "{said}");
     for page in ["/metrics", "/endpoints", "/config", "/decisions"] {
-        assert!(!crate::support::get(gateway.admin, page).text().contains(TOKEN), "{page}");
+        assert!(!gateway.page(page).text().contains(TOKEN), "{page}");
     }
 }
 
@@ -242,7 +242,7 @@ fn a_request_that_takes_too_long_in_all_is_ended(driver: Driver) {
     let cost = engine::step::StepCost { base_us: 20_000.0, ..engine::step::StepCost::NONE };
     let parameters = engine::step::Parameters { cost, ..engine::step::Parameters::default() };
     let engine = hosted_with(&leaf, engine::Settings { parameters, ..engine::Settings::default() });
-    let gateway = in_front_of(driver, &engine, &authority, "  timeouts: { total: 600ms }\n");
+    let gateway = in_front_of(driver, &engine, &authority, "  timeouts: { total: 3s }\n");
     let streamed = gateway.chat("", &stream(ALIAS, 4000));
     assert_eq!(streamed.status, 200);
     let events = streamed.events();

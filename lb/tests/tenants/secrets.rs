@@ -9,7 +9,7 @@ use crate::listener::{HOST, connect, trusting, with_client_certificates};
 use crate::pki::Authority;
 use crate::support::client::request;
 use crate::support::engines::{ALIAS, MODEL, worker_set};
-use crate::support::{Driver, Setup, engine, eventually, get, model_requests};
+use crate::support::{Driver, Setup, engine, eventually, model_requests};
 use crate::tenant;
 
 on_both_drivers![no_secret_and_no_prompt_is_ever_told];
@@ -131,7 +131,7 @@ fn no_secret_and_no_prompt_is_ever_told(driver: Driver) {
     // Everything that was served and written, to the end of the process.
     let mut told = answers;
     for page in ["/", "/metrics", "/config", "/decisions", "/endpoints", "/readyz", "/healthz"] {
-        let answer = get(gateway.admin, page);
+        let answer = gateway.page(page);
         assert!(!answer.body.is_empty(), "{page}");
         told.push(format!("{page}: {}", answer.text()));
     }
