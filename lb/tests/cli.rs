@@ -220,7 +220,8 @@ fn the_schema_is_json_that_knows_every_kind() {
 
 #[test]
 fn a_gateway_that_is_not_there_is_exit_code_2() {
-    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Where nobody else takes a port.
+    let holder = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
     let url = format!("http://{}", holder.local_addr().unwrap());
     drop(holder);
     let output = kinference(&["ctl", "get", "endpoints", "--admin", &url]);

@@ -13,7 +13,7 @@ use engine::{Engine, Settings};
 use serde_json::{Value, json};
 
 use crate::config_reload::Load;
-use crate::support::engines::{ALIAS, MODEL, expect_idle};
+use crate::support::engines::{ALIAS, MODEL, expect_idle, own_host};
 use crate::support::{Client, Driver, Setup, chat, eventually, model_requests, stream};
 
 on_both_drivers![
@@ -33,7 +33,8 @@ struct World {
 impl World {
     /// Engines that need so long for each token, all on one port, none of them a pod yet.
     fn new(engines: u8, token_ms: u32) -> Self {
-        let server = ApiServer::start(Options::default()).unwrap();
+        // Where it can be stopped and started again.
+        let server = ApiServer::start(Options { address: (own_host(), 0).into(), ..Options::default() }).unwrap();
         for kind in Kind::CUSTOM_RESOURCES {
             server.create(&crds::schema::crd::definition(kind).unwrap()).unwrap();
         }

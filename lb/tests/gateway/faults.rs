@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use socket2::SockRef;
 
 use crate::support::client::{Ending, request};
-use crate::support::engines::{ALIAS, MODEL, break_down, chat_of, repair, restart, slow_engine};
+use crate::support::engines::{ALIAS, MODEL, break_down, chat_of, engine_at_own_host, repair, restart, slow_engine};
 use crate::support::{Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, model_requests, stream};
 
 on_both_drivers![
@@ -244,7 +244,7 @@ fn where_every_engine_is_ejected_they_are_asked_all_the_same(driver: Driver) {
 }
 
 fn a_dead_engine_is_passed_over_and_comes_back_by_itself(driver: Driver) {
-    let (mut dying, good) = (engine(), engine());
+    let (mut dying, good) = (engine_at_own_host(0), engine());
     let gateway = start(driver, &[&dying, &good], "");
     chat_until(&gateway, "both are asked", || [&dying, &good].iter().all(|engine| !model_requests(engine).is_empty()));
     dying.stop();
@@ -267,7 +267,7 @@ struct Tally {
 fn a_killed_engine_hurts_only_the_streams_that_it_had_begun(driver: Driver) {
     // Few, so that the budget of retries holds for all that lose their engine at the same moment.
     const CLIENTS: usize = 40;
-    let (mut dying, good) = (slow_engine(5), slow_engine(5));
+    let (mut dying, good) = (engine_at_own_host(5), slow_engine(5));
     let gateway = Setup::new(fleet(&[&dying, &good])).threads(2).ready(2).start(driver);
     let stop = AtomicBool::new(false);
     let tally = std::thread::scope(|scope| {

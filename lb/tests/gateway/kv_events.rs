@@ -9,7 +9,7 @@ use engine::{Engine, KvEvents, Settings};
 use serde_json::Value;
 
 use crate::support::client::{post, request};
-use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, restart, worker_set};
+use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, own_host, pool, restart, worker_set};
 use crate::support::{Client, Driver, Gateway, Setup, eventually};
 
 on_both_drivers![
@@ -147,7 +147,9 @@ fn a_gateway_that_starts_late_asks_for_what_was_published_before(driver: Driver)
 }
 
 fn an_engine_restarted_on_the_same_port_starts_empty(driver: Driver) {
-    let mut engine = engine_of(publishing());
+    let host = (own_host(), 0).into();
+    let at_host = KvEvents { stream: Stream::Bind(host), replay: Some(host), ..KvEvents::default() };
+    let mut engine = engine_of(Settings { listen: host, kv_events: Some(at_host), ..publishing() });
     let (stream, replay) = (engine.kv_events_addr().unwrap(), engine.kv_replay_addr());
     let gateway = Setup::new(documents(&engine, true)).start(driver);
     until(&gateway, &engine, "the stream is up", live_with(0));
@@ -165,7 +167,7 @@ fn an_engine_restarted_on_the_same_port_starts_empty(driver: Driver) {
 
 fn engines_that_connect_are_told_apart_by_their_topics(driver: Driver) {
     let awaited = {
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let free = TcpListener::bind((own_host(), 0)).unwrap();
         free.local_addr().unwrap()
     };
     let engine_at = |host: u8| {

@@ -147,6 +147,11 @@ impl Gateway {
              {}\naccessLog: {{ path: access.log }}\n{}",
             setup.listen, setup.listener, setup.threads, setup.source, setup.server
         );
+        // What a test holds stays held on a machine on which the test takes minutes.
+        let server = match setup.server.contains("timeouts:") {
+            true => server,
+            false => server + "timeouts: { firstByte: 10m, idle: 10m, clientIdle: 10m }\n",
+        };
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
         }
