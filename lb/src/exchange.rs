@@ -277,6 +277,7 @@ async fn deliver(
         charge::begun(routed, choice, record);
     }
     let shown = Presentation {
+        backend: choice.endpoint.spec.backend,
         model_shown: shown_model(routed, choice),
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },

@@ -49,8 +49,7 @@ fn cases(authority: &Authority) -> Vec<Case> {
         |what, leaf, manner, message, failure| Case { what, leaf, manner, fields: "", code: tls, message, failure };
     let slow = Case {
         fields: "  timeouts: { connect: 200ms }\n",
-        code: "upstream_unreachable",
-        ..case("slow handshake", good(), Manner::SilentInHandshake, "cannot be reached", "connect")
+        ..case("slow handshake", good(), Manner::SilentInHandshake, "the TLS handshake timed out", "tls_timed_out")
     };
     vec![
         case(

@@ -1,8 +1,10 @@
 //! Limits of a provider: exact over all data threads, and passed over to the next one.
 
+use std::time::Instant;
+
 use engine::Engine;
 
-use crate::hosted::{hosted, provider, providers_only, setup, trusted};
+use crate::hosted::{hosted, in_front_of, provider, providers_only, setup, trusted};
 use crate::pki::{Authority, Leaf};
 use crate::support::engines::{ALIAS, break_down, repair};
 use crate::support::{Client, Driver, Gateway, PATIENCE, chat, eventually, model_requests};
@@ -12,6 +14,7 @@ on_both_drivers![
     tokens_of_a_minute_are_reserved_and_settled,
     requests_in_flight_are_counted_over_all_threads,
     a_limit_that_is_raised_is_in_force_at_once,
+    a_client_is_told_when_a_full_minute_has_room_again,
 ];
 
 /// Two providers, the first with limits, behind three data threads.
@@ -96,4 +99,20 @@ fn a_limit_that_is_raised_is_in_force_at_once(driver: Driver) {
     });
     at_once(&gateway, 20, &chat(ALIAS, 1));
     assert_eq!(model_requests(&first).len(), 7, "what was used before counts");
+}
+
+fn a_client_is_told_when_a_full_minute_has_room_again(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let engine = hosted(&leaf);
+    for limits in ["requestsPerMinute: 1", "tokensPerMinute: 100"] {
+        let gateway = in_front_of(driver, &engine, &authority, &format!("  limits: {{ {limits} }}\n"));
+        let begun = Instant::now();
+        assert_eq!(gateway.chat("", &chat(ALIAS, 100)).status, 200);
+        let refused = gateway.chat("", &chat(ALIAS, 100));
+        assert_eq!((refused.status, refused.error_code().as_str()), (429, "overloaded"), "{limits}");
+        let wait_s: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        // The second that the first one counts in, and sixty more.
+        let least = 60_u64.saturating_sub(begun.elapsed().as_secs());
+        assert!((least..=61).contains(&wait_s), "{limits}: {wait_s}, {least} at least");
+    }
 }
