@@ -42,8 +42,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use access_log::AccessLog;
-pub(crate) use access_log::Target;
+pub(crate) use access_log::{AccessLog, Target};
 use asked::Services;
 use balancers::Balancers;
 use certificates::{Certificates, InUse};
@@ -83,7 +82,7 @@ pub(crate) struct Setup {
     /// Where snapshots come from.
     pub source: Source,
     /// Where lines of the access log go.
-    pub access_log: Target,
+    pub access_log: AccessLog,
     /// Longest wait for requests to end after a signal.
     pub drain_timeout: Duration,
     /// What is told about this process.
@@ -112,11 +111,10 @@ pub(crate) enum Ended {
 /// Runs on the calling thread until a signal ends it.
 ///
 /// # Errors
-/// When the access log cannot be opened or the runtime cannot be made.
+/// When the runtime cannot be made.
 pub(crate) fn run(setup: Setup) -> io::Result<Ended> {
-    let access_log = AccessLog::open(&setup.access_log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(serve(setup, access_log));
+    let ended = runtime.block_on(serve(setup));
     // Look-ups of names may be stuck in the system's resolver.
     runtime.shutdown_background();
     ended
@@ -156,7 +154,7 @@ struct Control {
     services: Services,
 }
 
-async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
+async fn serve(setup: Setup) -> io::Result<Ended> {
     let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
     let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
@@ -191,7 +189,7 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         waiting: Vec::new(),
         source,
         feedback,
-        access_log,
+        access_log: setup.access_log,
         facts: Arc::new(setup.facts),
         phase: Phase::Starting,
         drained: 0,

@@ -156,9 +156,10 @@ mod tests {
         for name in ["Content-Type", "content-encoding", "Retry-After", "OpenAI-Processing-Ms", "Date"] {
             assert!(is_from_providers(name.as_bytes()), "{name}");
         }
-        for name in ["OpenAI-Organization", "openai-project", "CF-Ray", "cf-cache-status", "Set-Cookie", "Server", "Via"]
-            .into_iter()
-            .chain(["x-ratelimit-remaining-tokens", "anthropic-organization-id", "x-amzn-requestid", "alt-svc", ""])
+        for name in
+            ["OpenAI-Organization", "openai-project", "CF-Ray", "cf-cache-status", "Set-Cookie", "Server", "Via"]
+                .into_iter()
+                .chain(["x-ratelimit-remaining-tokens", "anthropic-organization-id", "x-amzn-requestid", "alt-svc", ""])
         {
             assert!(!is_from_providers(name.as_bytes()), "{name}");
         }
