@@ -68,6 +68,8 @@ use crate::tags::Tagger;
 const SIGHTINGS_MAX: usize = 1_024;
 /// Questions of the admin server that wait.
 const QUESTIONS_MAX: usize = 64;
+/// How long data threads have for refusing what they gave up.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Longest wait for the access log at the end.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
@@ -106,6 +108,13 @@ pub(crate) enum Ended {
     DrainTimeout,
     /// A second signal.
     Forced,
+}
+
+/// Whether requests that run are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Over,
 }
 
 /// Runs on the calling thread until a signal ends it.
@@ -148,6 +157,7 @@ struct Control {
     drained: usize,
     drain_timeout: Duration,
     drain_until: Option<Instant>,
+    patience: Patience,
     on_ready: Option<Box<dyn FnOnce() + Send>>,
     /// Endpoints that must be ready for `on_ready`.
     endpoints_min: usize,
@@ -195,6 +205,7 @@ async fn serve(setup: Setup) -> io::Result<Ended> {
         drained: 0,
         drain_timeout: setup.drain_timeout,
         drain_until: None,
+        patience: Patience::Left,
         on_ready: setup.on_ready,
         endpoints_min,
         services: Services::default(),
@@ -232,10 +243,16 @@ async fn serve(setup: Setup) -> io::Result<Ended> {
             }
             () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
-            () = until(control.drain_until) => break Ended::DrainTimeout,
+            () = until(control.drain_until) => match control.patience {
+                Patience::Left => control.give_up(),
+                Patience::Over => break Ended::DrainTimeout,
+            },
         }
         if control.phase == Phase::Draining && control.drained >= control.shards.len() {
-            break Ended::Drained;
+            break match control.patience {
+                Patience::Left => Ended::Drained,
+                Patience::Over => Ended::DrainTimeout,
+            };
         }
     };
     control.end(ended, &mut from_shards).await;
@@ -505,6 +522,16 @@ impl Control {
             if shard.send(ToShard::Drain).is_err() {
                 journal::error("a data thread is stuck and cannot be drained", &[("thread", &index)]);
             }
+        }
+    }
+
+    /// The time to drain is over: who has no answer yet is told so.
+    fn give_up(&mut self) {
+        self.patience = Patience::Over;
+        self.drain_until = Some(Instant::now() + REFUSED_WITHIN);
+        for shard in &self.shards {
+            // One that is stuck tells nobody anything.
+            let _ = shard.send(ToShard::GiveUp);
         }
     }
 
