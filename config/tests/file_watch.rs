@@ -10,7 +10,7 @@ use config::source::{FileChanges, FileWatch, WatchSettings, read_set, watch};
 use policy::{Code, Diagnostic};
 
 /// Longer than any change may take; nothing waits that long when all is well.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -100,7 +100,7 @@ struct PassedOver<'a> {
     /// They have failed it.
     tried: &'a [EndpointId],
     /// Their limits turned out to have no room for it. At most one for each destination of the pool.
-    full: Vec<EndpointId>,
+    full: Vec<(EndpointId, quota::Full)>,
 }
 
 /// Counts the request in the limits of the provider that was chosen. `None`: there is no room, which is noted in `full`, and the
@@ -109,15 +109,15 @@ fn admitted<'p>(
     shard: &Shard,
     routed: &Routed<'p>,
     choice: Choice<'p>,
-    full: &mut Vec<EndpointId>,
+    full: &mut Vec<(EndpointId, quota::Full)>,
 ) -> Option<Choice<'p>> {
     let Some(metered) = &choice.endpoint.spec.metered else { return Some(choice) };
     let answer = routed.request.output_tokens_max.unwrap_or(0);
     let tokens = u64::from(choice.prompt_tokens).saturating_add(answer);
     match metered.admit(io::now_us(), tokens) {
         Ok(permit) => Some(Choice { permit: Some(permit), ..choice }),
-        Err(quota::Full) => {
-            full.push(choice.endpoint.spec.id);
+        Err(until) => {
+            full.push((choice.endpoint.spec.id, until));
             shard.memory.borrow_mut().recycle(choice.chain);
             None
         }

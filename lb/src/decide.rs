@@ -19,7 +19,7 @@ use crate::exact::ExactPrompt;
 use crate::http1::head::Headers;
 use crate::openai::Request;
 use crate::plan::{EndpointId, Plan};
-use crate::quota::Permit;
+use crate::quota::{Full, Metered, Permit};
 
 pub mod door;
 mod prompts;
@@ -45,7 +45,7 @@ pub(crate) struct Question<'a> {
     /// Endpoints that have failed this request already.
     pub(crate) tried: &'a [EndpointId],
     /// Providers whose limits have no room for this request, as the attempt to count it there has shown.
-    pub(crate) full: &'a [EndpointId],
+    pub(crate) full: &'a [(EndpointId, Full)],
 }
 
 /// Where a request goes, and why.
@@ -143,7 +143,7 @@ pub(crate) fn decide<'p>(
         }
         Err(refusal) => {
             reasons.outcome = Outcome::Refused(reason(&refusal));
-            let retry_after_s = retry_after_s(&seats, question.now_us);
+            let retry_after_s = retry_after_s(&seats, question);
             Err(refused(pool, rule, facts.model, &refusal, retry_after_s))
         }
     };
@@ -252,6 +252,12 @@ struct Seat {
     prompt: usize,
     cost_per_million: Option<f64>,
     context_window: Option<u32>,
+}
+
+/// Until when a provider's limits have no room, as was found out for this request or is known for all.
+fn full(metered: &Metered, id: EndpointId, found: &[(EndpointId, Full)], now_us: u64) -> Option<Full> {
+    let found = found.iter().find(|(full, _)| *full == id).map(|(_, until)| *until);
+    found.or_else(|| metered.known_full(now_us))
 }
 
 fn seat_endpoints(
@@ -378,7 +384,7 @@ struct View<'a> {
     seat: &'a Seat,
     fleet: &'a Fleet,
     overlaps: &'a Overlaps,
-    full: &'a [EndpointId],
+    full: &'a [(EndpointId, Full)],
     suspects: Suspects,
     now_us: u64,
     prediction: Cell<Option<Option<Prediction>>>,
@@ -416,7 +422,7 @@ impl Candidate for View<'_> {
     fn at_limit(&self) -> bool {
         let (endpoint, spec) = (&self.seat.endpoint, &self.seat.endpoint.spec);
         match (&spec.metered, spec.backend) {
-            (Some(metered), _) if metered.is_full(self.now_us) || self.full.contains(&spec.id) => true,
+            (Some(metered), _) if full(metered, spec.id, self.full, self.now_us).is_some() => true,
             (_, Backend::External) => endpoint.backs_off(self.now_us),
             (_, Backend::Local) => spec.in_flight_max.is_some_and(|max| self.fleet.in_flight(self.id()) >= max),
         }

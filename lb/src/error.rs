@@ -80,6 +80,8 @@ pub(crate) enum Refused {
     Provider(Box<Said>),
     /// No configuration is in force yet.
     NotConfigured,
+    /// The time to drain is over.
+    ShuttingDown,
     /// A bug of ours; the connection ends.
     Internal,
 }
@@ -177,6 +179,7 @@ impl Refused {
                 Shape { status: said.status, kind: said.kind, code: said.code, param: said.param.as_deref() }
             }
             Self::NotConfigured => shape(503, SERVER, "not_configured"),
+            Self::ShuttingDown => shape(503, SERVER, "shutting_down"),
             Self::Internal => shape(500, SERVER, "internal_error"),
         }
     }
@@ -203,6 +206,7 @@ impl Refused {
             Self::Provider(said) if said.status == 400 => "bad_request",
             Self::Upstream(_) | Self::Provider(_) => "upstream_error",
             Self::BodyBudget => "memory_exhausted",
+            Self::ShuttingDown => "shutting_down",
             Self::Internal => "internal_error",
             Self::Head(_)
             | Self::HeadTooLong(_)
@@ -236,8 +240,14 @@ impl Refused {
         if let Self::Overloaded { retry_after_s, .. } = self {
             return Some(*retry_after_s);
         }
-        let helps =
-            matches!(self, Self::KeysUnknown | Self::NoReadyEndpoint { .. } | Self::BodyBudget | Self::NotConfigured);
+        let helps = matches!(
+            self,
+            Self::KeysUnknown
+                | Self::NoReadyEndpoint { .. }
+                | Self::BodyBudget
+                | Self::NotConfigured
+                | Self::ShuttingDown
+        );
         helps.then_some(1)
     }
 
@@ -326,6 +336,7 @@ impl Refused {
             Self::Upstream(UpstreamError::Forbidden) => {
                 "The provider refuses this request, or the gateway's own credential (403).".into()
             }
+            Self::ShuttingDown => "The gateway ends, and there was no answer in time; try again.".into(),
             Self::NotConfigured => "Nothing is known to route to yet: no server has told its models, or no resources were read; try again shortly.".into(),
             Self::Internal => "Internal error; the request was not completed.".into(),
         }

@@ -1,7 +1,10 @@
 //! One request, in eight steps.
 
 use std::borrow::Cow;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::task::Poll;
 
 use config::snapshot::ResponseModel;
 use crds::server::DecisionHeaders;
@@ -168,7 +171,8 @@ async fn route<'p>(
         let mut decided =
             ask::decide(shard, client, &routed, &message, tried.ids(), record).map_err(NotServed::Refused);
         if tried.ids().is_empty() {
-            decided = queue::join(shard, client, &routed, &message, decided, record).await;
+            let joining = pin!(queue::join(shard, client, &routed, &message, decided, record));
+            decided = in_time(shard, joining).await.unwrap_or(Err(NotServed::Refused(Refused::ShuttingDown)));
         }
         let choice = match decided {
             Ok(choice) => choice,
@@ -192,7 +196,11 @@ async fn route<'p>(
             shard.metrics.borrow_mut().retries += 1;
         }
         tried.push(choice.endpoint.spec.id);
-        let budget = match attempt::make(shard, client, &routed, &mut message, choice, turn, record).await {
+        let made = {
+            let making = pin!(attempt::make(shard, client, &routed, &mut message, choice, turn, record));
+            in_time(shard, making).await.unwrap_or(Attempted::Over(Refused::ShuttingDown))
+        };
+        let budget = match made {
             Attempted::Answered(held) => {
                 // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
                 drop((last, message));
@@ -222,6 +230,17 @@ async fn route<'p>(
             return Box::pin(conclude(shard, client, &routed, last, Refused::Internal, record)).await;
         }
     }
+}
+
+/// Awaits an operation before the first byte of the answer, unless the process gives up before: then `None`. Nothing is waited for
+/// of which the reactor does not know, so that it can wake everybody.
+async fn in_time<T>(shard: &Shard, mut operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    poll_fn(|cx| match operation.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if shard.gives_up.get() => Poll::Ready(None),
+        Poll::Pending => Poll::Pending,
+    })
+    .await
 }
 
 /// How attempts have ended so far.
@@ -277,6 +296,7 @@ async fn deliver(
         charge::begun(routed, choice, record);
     }
     let shown = Presentation {
+        backend: choice.endpoint.spec.backend,
         model_shown: shown_model(routed, choice),
         // An error of the engine is one document; nothing is hidden in it.
         usage_asked: if (200..300).contains(&status) { routed.usage_asked } else { UsageAsked::ByClient },

@@ -93,6 +93,8 @@ pub(crate) enum ToShard {
     Decisions(Wanted, std_mpsc::SyncSender<Vec<DecisionReport>>),
     /// Stop accepting, end kept-alive connections, say [`FromShard::Drained`] when the last exchange has ended.
     Drain,
+    /// The time to drain is over: who has no answer yet gets a refusal.
+    GiveUp,
 }
 
 /// What another balancer has sent to an endpoint.

@@ -16,6 +16,8 @@ use config::snapshot::RateLimits;
 /// Whole seconds that count, and the one that runs.
 const SECONDS: usize = 61;
 
+const SECOND_US: u64 = 1_000_000;
+
 /// The limits in force for one provider, and what is used of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Metered {
@@ -64,7 +66,11 @@ impl Default for Minute {
 
 /// There is no room for a request now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Full;
+pub(crate) struct Full {
+    /// When there is room at the earliest, on the process clock. Nobody can say when a request in flight ends: now, where only
+    /// those are in the way.
+    pub(crate) until_us: u64,
+}
 
 /// A request that was let through: in flight until it is dropped. Dropped before it is settled, it was never sent: then
 /// nothing of it stays counted.
@@ -104,17 +110,22 @@ impl Metered {
         (limits != RateLimits::default()).then(|| Self { limits, quota: Arc::default() })
     }
 
-    /// Whether it is known that no request has room now. Costs two reads of memory that is seldom written.
-    pub(crate) fn is_full(&self, now_us: u64) -> bool {
+    /// Until when it is known that no request has room; `None` where one may have. Costs two reads of memory that is seldom
+    /// written.
+    pub(crate) fn known_full(&self, now_us: u64) -> Option<Full> {
         let Self { limits, quota } = self;
-        limits.in_flight_max.is_some_and(|max| quota.in_flight.load(Ordering::Relaxed) >= max)
-            || limits.requests_per_minute.is_some_and(|max| quota.known_full().holds(now_us, max))
+        let known = quota.known_full();
+        if limits.requests_per_minute.is_some_and(|max| known.holds(now_us, max)) {
+            return Some(Full { until_us: u64::from(known.until_s) * SECOND_US });
+        }
+        let at_once = limits.in_flight_max.is_some_and(|max| quota.in_flight.load(Ordering::Relaxed) >= max);
+        at_once.then_some(Full { until_us: now_us })
     }
 
     /// Requests and tokens that count in the minute now; each counted only where it is limited.
     pub(crate) fn used(&self, now_us: u64) -> (u32, u64) {
         let minute = self.quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
-        let used = minute.used(now_us / 1_000_000);
+        let used = minute.used(now_us / SECOND_US);
         (used.requests, used.tokens)
     }
 
@@ -129,23 +140,24 @@ impl Metered {
         if let Some(max) = limits.in_flight_max {
             let counted =
                 quota.in_flight.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < max).then_some(n + 1));
-            counted.map_err(|_| Full)?;
+            counted.map_err(|_| Full { until_us: now_us })?;
             permit.in_flight = Counted::Yes;
         }
         if limits.requests_per_minute.is_some() || limits.tokens_per_minute.is_some() {
-            let second = now_us / 1_000_000;
+            let second = now_us / SECOND_US;
             let tokens = limits.tokens_per_minute.map_or(0, |max| tokens.min(max));
             let mut minute = quota.minute.lock().unwrap_or_else(PoisonError::into_inner);
             let used = minute.used(second);
             if let Some(max) = limits.requests_per_minute
                 && used.requests >= max
             {
-                let until_s = u32::try_from(minute.room_for_a_request(second, max)).unwrap_or(u32::MAX);
-                quota.tell_full(KnownFull { until_s, requests_max: max });
-                return Err(Full);
+                let until = minute.first_second(second, |used| used.requests < max);
+                quota.tell_full(KnownFull { until_s: u32::try_from(until).unwrap_or(u32::MAX), requests_max: max });
+                return Err(Full { until_us: until * SECOND_US });
             }
-            if limits.tokens_per_minute.is_some_and(|max| used.tokens.saturating_add(tokens) > max) {
-                return Err(Full);
+            let fits = |used: &Second, max: u64| used.tokens.saturating_add(tokens) <= max;
+            if let Some(max) = limits.tokens_per_minute.filter(|max| !fits(&used, *max)) {
+                return Err(Full { until_us: minute.first_second(second, |used| fits(used, max)) * SECOND_US });
             }
             let slot = minute.slot(second);
             slot.requests += 1;
@@ -177,7 +189,7 @@ impl KnownFull {
 
     /// Whether it tells a limit of so many requests full: a minute that is full under one is full under each below it.
     fn holds(self, now_us: u64, requests_max: u32) -> bool {
-        requests_max <= self.requests_max && u64::from(self.until_s) * 1_000_000 > now_us
+        requests_max <= self.requests_max && u64::from(self.until_s) * SECOND_US > now_us
     }
 }
 
@@ -192,10 +204,10 @@ impl Minute {
         })
     }
 
-    /// The first second after `second` in which fewer than `max` requests count.
-    fn room_for_a_request(&self, second: u64, max: u32) -> u64 {
+    /// The first second after `second` in which what counts of the past has room.
+    fn first_second(&self, second: u64, has_room: impl Fn(&Second) -> bool) -> u64 {
         let later = (second + 1)..=(second + SECONDS as u64);
-        later.clone().find(|later| self.used(*later).requests < max).unwrap_or(*later.end())
+        later.clone().find(|later| has_room(&self.used(*later))).unwrap_or(*later.end())
     }
 
     fn slot(&mut self, second: u64) -> &mut Second {
@@ -264,6 +276,10 @@ mod tests {
 
     const S: u64 = 1_000_000;
 
+    fn is_full(metered: &Metered, now_us: u64) -> bool {
+        metered.known_full(now_us).is_some()
+    }
+
     /// A request that is sent and comes to what was reserved.
     fn send(metered: &Metered, now_us: u64, tokens: u64) -> Result<(), Full> {
         metered.admit(now_us, tokens).map(|mut permit| permit.settle(tokens))
@@ -284,27 +300,43 @@ mod tests {
         let metered = limits(None, None, Some(2));
         let first = metered.admit(0, 0).unwrap();
         let _second = metered.admit(0, 0).unwrap();
-        assert!(metered.is_full(0) && metered.admit(0, 0).is_err());
+        assert!(is_full(&metered, 0) && metered.admit(0, 0).is_err());
         drop(first);
-        assert!(!metered.is_full(0) && metered.admit(0, 0).is_ok());
+        assert!(!is_full(&metered, 0) && metered.admit(0, 0).is_ok());
     }
 
     #[test]
     fn a_full_minute_has_room_again_when_its_first_second_has_passed() {
         let metered = limits(Some(2), None, None);
         assert!(send(&metered, 10 * S, 0).is_ok() && send(&metered, 12 * S, 0).is_ok());
-        assert!(!metered.is_full(13 * S), "nobody has asked yet");
-        assert!(send(&metered, 13 * S, 0).is_err() && metered.is_full(13 * S));
-        assert!(metered.is_full(71 * S - 1) && send(&metered, 71 * S - 1, 0).is_err());
-        assert!(!metered.is_full(71 * S) && send(&metered, 71 * S, 0).is_ok());
+        assert!(!is_full(&metered, 13 * S), "nobody has asked yet");
+        assert!(send(&metered, 13 * S, 0).is_err() && is_full(&metered, 13 * S));
+        assert!(is_full(&metered, 71 * S - 1) && send(&metered, 71 * S - 1, 0).is_err());
+        assert!(!is_full(&metered, 71 * S) && send(&metered, 71 * S, 0).is_ok());
         assert!(send(&metered, 72 * S, 0).is_err());
+    }
+
+    #[test]
+    fn who_finds_no_room_is_told_when_there_is_some() {
+        let metered = limits(Some(2), Some(100), Some(9));
+        assert!(send(&metered, 10 * S, 30).is_ok());
+        assert_eq!(send(&metered, 12 * S, 80), Err(Full { until_us: 71 * S }), "tokens of the first second pass first");
+        assert!(send(&metered, 13 * S, 60).is_ok());
+        assert_eq!(send(&metered, 20 * S, 1), Err(Full { until_us: 71 * S }));
+        assert_eq!(metered.known_full(21 * S), Some(Full { until_us: 71 * S }));
+        assert_eq!(metered.known_full(71 * S), None);
+        assert_eq!(send(&metered, 71 * S, 70), Err(Full { until_us: 74 * S }), "and of the second one");
+        let metered = limits(None, None, Some(1));
+        let _held = metered.admit(5 * S, 0).unwrap();
+        let (told, known) = (metered.admit(6 * S, 0).err(), metered.known_full(6 * S));
+        assert_eq!((told, known), (Some(Full { until_us: 6 * S }), Some(Full { until_us: 6 * S })), "nobody can say");
     }
 
     #[test]
     fn tokens_are_reserved_and_settled() {
         let metered = limits(None, Some(100), None);
         let mut first = metered.admit(5 * S, 80).unwrap();
-        assert!(send(&metered, 5 * S, 21).is_err() && !metered.is_full(5 * S), "a smaller one may have room");
+        assert!(send(&metered, 5 * S, 21).is_err() && !is_full(&metered, 5 * S), "a smaller one may have room");
         first.settle(10);
         assert!(send(&metered, 6 * S, 90).is_ok());
         first.settle(30);
@@ -327,9 +359,9 @@ mod tests {
         // What a full minute was told for is void with it.
         let metered = limits(Some(1), None, None);
         let permit = metered.admit(5 * S, 0).unwrap();
-        assert!(metered.admit(5 * S, 0).is_err() && metered.is_full(5 * S));
+        assert!(metered.admit(5 * S, 0).is_err() && is_full(&metered, 5 * S));
         drop(permit);
-        assert!(!metered.is_full(5 * S) && send(&metered, 5 * S, 0).is_ok());
+        assert!(!is_full(&metered, 5 * S) && send(&metered, 5 * S, 0).is_ok());
     }
 
     #[test]
@@ -342,15 +374,15 @@ mod tests {
     #[test]
     fn a_raised_limit_is_in_force_at_once() {
         let mut metered = limits(Some(1), None, None);
-        assert!(send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err() && metered.is_full(0));
+        assert!(send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err() && is_full(&metered, 0));
         let old = metered.clone();
         metered.limits.requests_per_minute = Some(2);
-        assert!(send(&old, 0, 0).is_err() && old.is_full(0), "a thread that has not heard of it yet");
-        assert!(!metered.is_full(0) && send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err());
+        assert!(send(&old, 0, 0).is_err() && is_full(&old, 0), "a thread that has not heard of it yet");
+        assert!(!is_full(&metered, 0) && send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err());
         metered.limits.requests_per_minute = Some(1);
-        assert!(metered.is_full(0), "what is full is full under a lower limit as well");
+        assert!(is_full(&metered, 0), "what is full is full under a lower limit as well");
         metered.limits.requests_per_minute = None;
-        assert!(!metered.is_full(0));
+        assert!(!is_full(&metered, 0));
     }
 
     #[test]
@@ -389,7 +421,7 @@ mod tests {
             let (mut now_us, mut let_through) = (0, Vec::new());
             for gap_us in gaps_us {
                 now_us += gap_us;
-                let known_full = metered.is_full(now_us);
+                let known_full = is_full(&metered, now_us);
                 let admitted = send(&metered, now_us, 0).is_ok();
                 prop_assert!(!(known_full && admitted), "what is known to be full is");
                 if admitted {

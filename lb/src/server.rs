@@ -124,6 +124,13 @@ pub(crate) enum StartError {
         /// What the kernel says.
         error: io::Error,
     },
+    /// The access log cannot be written to.
+    AccessLog {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What the kernel says.
+        error: io::Error,
+    },
     /// Something else the kernel refuses.
     Io {
         /// What was to be done.
@@ -177,9 +184,22 @@ impl fmt::Display for StartError {
                 }
                 _ => write!(f, "cannot listen on {address}: {error}"),
             },
+            Self::AccessLog { path, error } => write!(
+                f,
+                "the access log {} cannot be written to: {error}; choose another place (--access-log, or accessLog.path in the server's file)",
+                path.display()
+            ),
             Self::Io { what, error } => write!(f, "cannot {what}: {error}"),
         }
     }
+}
+
+/// Before anything listens: what cannot be written down shall not be answered either.
+fn open_access_log(target: &Target) -> Result<control::AccessLog, StartError> {
+    control::AccessLog::open(target).map_err(|error| match target {
+        Target::File(path) => StartError::AccessLog { path: path.clone(), error },
+        Target::Stdout | Target::Off => StartError::Io { what: "start the thread of the access log", error },
+    })
 }
 
 /// Runs a server until a signal ends it.
@@ -190,6 +210,7 @@ pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
     sys::keep_freed_memory();
     let open_files_max = sys::raise_open_files();
     let driver = options.driver.choose().map_err(StartError::Driver)?;
+    let access_log = open_access_log(&options.access_log)?;
     let threads = options.data_threads.unwrap_or_else(cores).max(1);
     let (sockets, bound) = bind_all(&options, threads)?;
     let admin = options.admin.map(|address| bind_admin(address, options.sharing)).transpose()?;
@@ -228,7 +249,7 @@ pub(crate) fn run(mut options: Options) -> Result<ExitCode, StartError> {
         from_shards,
         admin,
         source: options.source,
-        access_log: options.access_log,
+        access_log,
         drain_timeout: options.drain_timeout,
         facts,
         balancers,

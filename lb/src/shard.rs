@@ -102,6 +102,8 @@ pub(crate) struct Shard {
     /// Tokens that were verified by the keys and the plan in force, with the index of the tenant each names.
     pub(crate) tokens: RefCell<VerifiedTokens<usize>>,
     pub(crate) draining: Cell<bool>,
+    /// Nobody is waited for any more: the process is about to end.
+    pub(crate) gives_up: Cell<bool>,
     drain_since_us: Cell<u64>,
     /// Memory for request bodies.
     pub(crate) body_memory: Rc<BodyMemory>,
@@ -157,6 +159,7 @@ async fn serve(setup: ShardSetup) -> std_io::Result<()> {
         keys: RefCell::default(),
         tokens: RefCell::new(VerifiedTokens::new(config::limits::TOKENS_KEPT_MAX)),
         draining: Cell::new(false),
+        gives_up: Cell::new(false),
         drain_since_us: Cell::new(0),
         body_memory: BodyMemory::new(setup.body_bytes_max),
         retries_live: Cell::new(0),

@@ -169,7 +169,7 @@ async fn shake_hands(
     deadline: &Watch,
 ) -> Result<Transport, NoAnswer> {
     let failed = |fault: TlsFault| {
-        if fault == TlsFault::Closed {
+        if matches!(fault, TlsFault::Closed | TlsFault::TimedOut) {
             endpoint.turn_address();
         }
         NoAnswer::Failed(UpstreamError::Tls(fault))
@@ -180,10 +180,7 @@ async fn shake_hands(
             Ok(conn)
         }
         Ok(Err(fault)) => Err(failed(fault)),
-        Err(Stop::TimedOut) => {
-            endpoint.turn_address();
-            Err(NoAnswer::Failed(UpstreamError::Connect))
-        }
+        Err(Stop::TimedOut) => Err(failed(TlsFault::TimedOut)),
         Err(Stop::Gone) => Err(NoAnswer::ClientGone),
     }
 }

@@ -219,8 +219,59 @@ fn the_schema_is_json_that_knows_every_kind() {
 }
 
 #[test]
+fn an_access_log_that_cannot_be_written_is_named_before_anything_listens() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("absent/access.log");
+    let file = folder.path().join("server.yaml");
+    let written = format!(
+        "listeners: [{{ address: \"127.0.0.1:0\" }}]\nresources: [set.yaml]\naccessLog: {{ path: {} }}\n",
+        path.display()
+    );
+    std::fs::write(&file, written).unwrap();
+    let set = "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceWorkerSet\nmetadata: { name: workers }\nspec: { model: { name: m }, \
+               endpoints: [{ address: 127.0.0.1 }] }\n";
+    std::fs::write(folder.path().join("set.yaml"), set).unwrap();
+    let (path, file) = (path.to_str().unwrap(), file.to_str().unwrap());
+    for arguments in [
+        &["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--access-log", path, "http://127.0.0.1:1"][..],
+        &["serve", "--config", file],
+    ] {
+        let output = kinference(arguments);
+        assert_eq!(code(&output), Some(2), "{output:?}");
+        let stderr = text(&output.stderr);
+        for part in [path, "No such file", "--access-log", "accessLog.path"] {
+            assert!(stderr.contains(part), "{part}: {stderr}");
+        }
+        assert!(!stderr.contains("msg=listening"), "{stderr}");
+    }
+}
+
+#[cfg(feature = "kubernetes")]
+#[test]
+fn a_kubeconfig_of_the_environment_that_is_not_there_is_refused_at_once() {
+    let run = |named: &str| {
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--kubernetes"];
+        Command::new(env!("CARGO_BIN_EXE_kinference")).args(arguments).env("KUBECONFIG", named).output().unwrap()
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let (empty, absent) = (folder.path().join("empty"), folder.path().join("absent"));
+    std::fs::write(&empty, "").unwrap();
+    let [empty, absent] = [empty, absent].map(|path| path.display().to_string());
+    for (named, why) in [
+        (absent.clone(), format!("KUBECONFIG: the kubeconfig {absent} cannot be read")),
+        (empty.clone(), format!("KUBECONFIG: the kubeconfig {empty} is empty")),
+        (format!("{absent}:{empty}"), format!("KUBECONFIG: the kubeconfig {absent} cannot be read")),
+    ] {
+        let output = run(&named);
+        assert_eq!(code(&output), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains(&why), "{}", text(&output.stderr));
+    }
+}
+
+#[test]
 fn a_gateway_that_is_not_there_is_exit_code_2() {
-    let holder = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    // Where nobody else takes a port.
+    let holder = std::net::TcpListener::bind("127.0.0.9:0").unwrap();
     let url = format!("http://{}", holder.local_addr().unwrap());
     drop(holder);
     let output = kinference(&["ctl", "get", "endpoints", "--admin", &url]);

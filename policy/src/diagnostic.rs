@@ -91,7 +91,7 @@ codes! {
     ExcludeNeverHolds = "K0104" "exclude-never-holds" Warning "The exclude entry can never drop a candidate.",
     SelectStepEmpty = "K0105" "select-step-empty" Warning "The select step can never have a candidate.",
     PersonalDataMayLeave = "K0106" "personal-data-may-leave" Warning "A request tagged `pii` can reach an External destination.",
-    SecretMissing = "K0107" "secret-missing" Warning "A credential cannot be read, so its destination is not ready. Told by a server only: `lint` looks for no secrets.",
+    SecretMissing = "K0107" "secret-missing" Warning "A credential cannot be read, so its destination is not ready; or a key, so nobody is known by it. Told by a server only: `lint` looks for no secrets.",
     TagNeverSet = "K0108" "tag-never-set" Warning "No classifier gives the tag.",
     PlainTextCredential = "K0110" "plain-text-credential" Warning "A credential is sent over a connection that is not encrypted.",
     ReservedName = "K0111" "reserved-name" Warning "The name is one the product uses itself.",

@@ -1,5 +1,8 @@
 //! What an endpoint's overlap rests on, with and without an engine that tells what it caches.
 
+mod fixtures;
+
+use fixtures::{decided, spec};
 use predictor::fleet::{
     Added, Answer, Attempt, Backend, Decided, Ended, EndpointSpec, Evidence, Fleet, Limits, Plan, TICK_US,
 };
@@ -10,14 +13,7 @@ const BLOCK_TOKENS: u32 = 16;
 
 fn fleet(kv_capacity_tokens: u64) -> Fleet {
     let mut fleet = Fleet::new(Limits { endpoints_max: 4, index_bytes_max: 1 << 20, ..Limits::default() });
-    let spec = EndpointSpec {
-        backend: Backend::Engine,
-        model: "m",
-        kind_key: "k",
-        prior: Prior::default(),
-        max_batched_tokens: 8_192,
-        kv_capacity_tokens: Some(kv_capacity_tokens),
-    };
+    let spec = EndpointSpec { kv_capacity_tokens: Some(kv_capacity_tokens), ..spec("k") };
     assert_eq!(fleet.add_endpoint(0, 0, &spec), Added::Added);
     fleet
 }
@@ -37,16 +33,7 @@ fn overlap(fleet: &mut Fleet, chain: &Chain) -> u32 {
 }
 
 fn send(fleet: &mut Fleet, now_us: u64, request_id: u64, chain: &Chain) {
-    let decided = Decided {
-        request_id,
-        endpoint: 0,
-        chain,
-        prompt_tokens: chain.bytes() / 4,
-        overlap_tokens: 0,
-        answer: Answer::Streamed,
-        attempt: Attempt::First,
-    };
-    fleet.decided(now_us, &decided);
+    fleet.decided(now_us, &decided(request_id, 0, chain));
 }
 
 fn end(fleet: &mut Fleet, now_us: u64, request_id: u64, cached_tokens: Option<u32>) {

@@ -1,26 +1,15 @@
 //! The fleet under its events: what they change, and that stray ones change nothing.
 
-use predictor::fleet::{
-    Added, Answer, Attempt, Backend, Decided, Ended, EndpointBelief, EndpointSpec, Fleet, Limits, Plan, Scrape,
-};
+mod fixtures;
+
+use fixtures::{decided, spec};
+use predictor::fleet::{Added, Answer, Attempt, Decided, Ended, EndpointBelief, Fleet, Limits, Plan, Scrape};
 use predictor::ledger::{Opening, Sums};
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
-use predictor::ttft::Prior;
 use proptest::prelude::*;
 
 const SECOND_US: u64 = 1_000_000;
 const COMPLETED: Ended = Ended::Completed { prompt_tokens: None, cached_tokens: None, completion_tokens: None };
-
-fn spec(kind_key: &'static str) -> EndpointSpec<'static> {
-    EndpointSpec {
-        backend: Backend::Engine,
-        model: "m",
-        kind_key,
-        prior: Prior::default(),
-        max_batched_tokens: 8_192,
-        kv_capacity_tokens: Some(100_000),
-    }
-}
 
 fn fleet(endpoints: u32) -> Fleet {
     let limits = Limits { endpoints_max: 8, requests_max: 64, index_bytes_max: 1 << 20, ..Limits::default() };
@@ -35,18 +24,6 @@ fn prompt(first: u8, bytes: usize) -> Chain {
     let mut builder = ChainBuilder::new(&Seed { model: "m", lora: None, cache_salt: None }, 256, Chain::default());
     builder.text(&vec![first; bytes]);
     builder.finish()
-}
-
-fn decided(request_id: u64, endpoint: u32, chain: &Chain) -> Decided<'_> {
-    Decided {
-        request_id,
-        endpoint,
-        chain,
-        prompt_tokens: chain.bytes() / 4,
-        overlap_tokens: 0,
-        answer: Answer::Streamed,
-        attempt: Attempt::First,
-    }
 }
 
 fn planned(fleet: &mut Fleet, chain: &Chain, now_us: u64) -> Plan {

@@ -1,8 +1,10 @@
 //! What running answers tell of an engine's steps, and what other balancers are told of its work.
 
-use predictor::fleet::{Answer, Attempt, Backend, Decided, EndpointSpec, Fleet, Limits, Plan, Steps};
+mod fixtures;
+
+use fixtures::{decided, spec};
+use predictor::fleet::{Fleet, Limits, Plan, Steps};
 use predictor::prefix::chain::{Chain, ChainBuilder, Seed};
-use predictor::ttft::Prior;
 
 const MS: u64 = 1_000;
 const STEP_US: u64 = 20 * MS;
@@ -11,15 +13,7 @@ fn fleet(steps: &Steps) -> Fleet {
     let limits = Limits { endpoints_max: 4, requests_max: 64, index_bytes_max: 1 << 20, ..Limits::default() };
     let mut fleet = Fleet::sharing(limits, steps.clone());
     for endpoint in 0..2 {
-        let spec = EndpointSpec {
-            backend: Backend::Engine,
-            model: "m",
-            kind_key: "k",
-            prior: Prior::default(),
-            max_batched_tokens: 8_192,
-            kv_capacity_tokens: Some(100_000),
-        };
-        fleet.add_endpoint(0, endpoint, &spec);
+        fleet.add_endpoint(0, endpoint, &spec("k"));
     }
     fleet
 }
@@ -31,16 +25,7 @@ fn prompt(first: u8, bytes: usize) -> Chain {
 }
 
 fn decide(fleet: &mut Fleet, now_us: u64, request_id: u64, endpoint: u32, chain: &Chain) {
-    let decided = Decided {
-        request_id,
-        endpoint,
-        chain,
-        prompt_tokens: chain.bytes() / 4,
-        overlap_tokens: 0,
-        answer: Answer::Streamed,
-        attempt: Attempt::First,
-    };
-    fleet.decided(now_us, &decided);
+    fleet.decided(now_us, &decided(request_id, endpoint, chain));
 }
 
 fn ttft_us(fleet: &mut Fleet, endpoint: u32, now_us: u64) -> u64 {

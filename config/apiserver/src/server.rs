@@ -21,9 +21,9 @@ use crate::write::{self, FieldValidation, Terms};
 use crate::{Expiry, Options, Seen, Transport};
 
 /// How long a stopped server tries to have its port again.
-const REBIND_WITHIN: Duration = Duration::from_secs(10);
+const REBIND_WITHIN: Duration = Duration::from_secs(60);
 /// How long [`ApiServer::wait`] waits.
-const WAIT: Duration = Duration::from_secs(30);
+const WAIT: Duration = Duration::from_secs(180);
 
 /// An API server on a thread of its own; dropping it ends it.
 #[derive(Debug)]
@@ -257,7 +257,7 @@ impl ApiServer {
         self.shared.lock().store.list(resource, namespace).map(|object| (**object).clone()).collect()
     }
 
-    /// Waits until an object is as wanted, and returns it; `None` when it is not within half a minute.
+    /// Waits until an object is as wanted, and returns it; `None` when it is not in time.
     #[must_use]
     pub fn wait(&self, resource: &str, namespace: &str, name: &str, wanted: impl Fn(&Value) -> bool) -> Option<Value> {
         let key = Key { resource: resource.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
@@ -266,7 +266,7 @@ impl ApiServer {
         })
     }
 
-    /// Waits until the requests are as wanted; `false` when they are not within half a minute.
+    /// Waits until the requests are as wanted; `false` when they are not in time.
     #[must_use]
     pub fn wait_seen(&self, wanted: impl Fn(&[Seen]) -> bool) -> bool {
         self.shared

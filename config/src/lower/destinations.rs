@@ -232,7 +232,7 @@ fn provider_tls(
             if let Err(reason) = &pem
                 && lookup.reports_missing()
             {
-                let message = format!("{reason}; the destination is not ready");
+                let message = format!("{reason}; {NOT_READY}");
                 findings.push(c.finding(Code::SecretMissing, &path.key("caFile"), message));
             }
             Authorities::File { file, pem }
@@ -282,11 +282,12 @@ fn source(c: &Checked, written: &SecretValue) -> Option<SecretSource> {
     env.or_else(file).or_else(reference)
 }
 
-/// Finds a secret; one that is not there is a warning, and its destination is not ready.
+/// Finds a secret; one that is not there is a warning that says what is `missed` for it.
 pub(super) fn credential(
     c: &Checked,
     path: &Path,
     written: &SecretValue,
+    missed: &str,
     lookup: &Lookup<'_>,
     findings: &mut Vec<Diagnostic>,
 ) -> Option<Credential> {
@@ -295,10 +296,13 @@ pub(super) fn credential(
     if let Err(reason) = &value
         && lookup.reports_missing()
     {
-        findings.push(c.finding(Code::SecretMissing, path, format!("{reason}; the destination is not ready")));
+        findings.push(c.finding(Code::SecretMissing, path, format!("{reason}; {missed}")));
     }
     Some(Credential { source, value })
 }
+
+/// What a credential is missed for, of a destination.
+const NOT_READY: &str = "the destination is not ready";
 
 fn auth(
     c: &Checked,
@@ -308,11 +312,11 @@ fn auth(
 ) -> Option<Auth> {
     let path = Path::spec().key("auth");
     if let Some(bearer) = &written.bearer {
-        return credential(c, &path.key("bearer"), bearer, lookup, findings).map(Auth::Bearer);
+        return credential(c, &path.key("bearer"), bearer, NOT_READY, lookup, findings).map(Auth::Bearer);
     }
     if let Some(header) = &written.api_key_header {
         let path = path.key("apiKeyHeader").key("value");
-        let key = credential(c, &path, &header.value, lookup, findings)?;
+        let key = credential(c, &path, &header.value, NOT_READY, lookup, findings)?;
         return Some(Auth::ApiKeyHeader { header: header.name.to_ascii_lowercase(), key });
     }
     let aws = written.aws_sig_v4.as_ref()?;
@@ -320,10 +324,17 @@ fn auth(
     Some(Auth::AwsSigV4 {
         region: aws.region.clone(),
         service: aws.service.clone(),
-        access_key_id: credential(c, &path.key("accessKeyId"), &aws.access_key_id, lookup, findings)?,
-        secret_access_key: credential(c, &path.key("secretAccessKey"), &aws.secret_access_key, lookup, findings)?,
+        access_key_id: credential(c, &path.key("accessKeyId"), &aws.access_key_id, NOT_READY, lookup, findings)?,
+        secret_access_key: credential(
+            c,
+            &path.key("secretAccessKey"),
+            &aws.secret_access_key,
+            NOT_READY,
+            lookup,
+            findings,
+        )?,
         session_token: match &aws.session_token {
-            Some(token) => Some(credential(c, &path.key("sessionToken"), token, lookup, findings)?),
+            Some(token) => Some(credential(c, &path.key("sessionToken"), token, NOT_READY, lookup, findings)?),
             None => None,
         },
     })

@@ -83,7 +83,7 @@ fn key_hash(
     }
     let ApiKey { sha256: _, from_env, from_file, secret_ref } = key.clone();
     let written = SecretValue { from_env, from_file, secret_ref };
-    let found = credential(c, path, &written, lookup, findings)?;
+    let found = credential(c, path, &written, "nobody is known by this key", lookup, findings)?;
     found.value.ok().map(|secret| Sha256::digest(secret.expose().as_bytes()).into())
 }
 

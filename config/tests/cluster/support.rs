@@ -1,6 +1,7 @@
 //! An API server with our definitions, and a follower on a thread of its own.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
 /// The longest wait for anything that must happen; only a failing test ever takes so long.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 /// The plural and group of a kind, as the server names it.
 pub(crate) fn resource(kind: Kind) -> String {
@@ -23,7 +24,11 @@ pub(crate) fn resource(kind: Kind) -> String {
 
 /// A server without our definitions.
 pub(crate) fn bare() -> ApiServer {
-    ApiServer::start(Options { bookmark_every: Duration::from_millis(200), ..Options::default() }).unwrap()
+    // Each at an address of its own, from where nobody connects: its port is still free when it starts again.
+    static STARTED: AtomicU8 = AtomicU8::new(0);
+    let host = [127, 0, 2, STARTED.fetch_add(1, Ordering::Relaxed).wrapping_add(1)];
+    let bookmark_every = Duration::from_millis(200);
+    ApiServer::start(Options { bookmark_every, address: (host, 0).into(), ..Options::default() }).unwrap()
 }
 
 /// Installs our definitions.

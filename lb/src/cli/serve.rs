@@ -175,9 +175,11 @@ fn in_cluster(
     kubeconfig: Option<PathBuf>,
     credentials: Credentials,
 ) -> Result<Source, ExitCode> {
-    if let Some(path) = &kubeconfig {
-        config::source::kube::check_kubeconfig(path).map_err(usage)?;
-    }
+    let checked = match &kubeconfig {
+        Some(path) => config::source::kube::check_kubeconfig(path),
+        None => config::source::kube::check_environment(),
+    };
+    checked.map_err(usage)?;
     Ok(cluster(namespaces, kubeconfig, credentials))
 }
 

@@ -223,7 +223,7 @@ impl Writer {
 mod tests {
     use super::*;
 
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(180);
 
     #[test]
     fn lines_are_appended_and_a_moved_file_is_left_alone_after_a_reopen() {

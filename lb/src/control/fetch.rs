@@ -241,7 +241,7 @@ mod tests {
         String::from_utf8(head).unwrap()
     }
 
-    const LONG: Duration = Duration::from_secs(20);
+    const LONG: Duration = Duration::from_secs(180);
 
     #[tokio::test]
     async fn a_kept_connection_that_was_closed_is_replaced_unseen() {

@@ -42,8 +42,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
-use access_log::AccessLog;
-pub(crate) use access_log::Target;
+pub(crate) use access_log::{AccessLog, Target};
 use asked::Services;
 use balancers::Balancers;
 use certificates::{Certificates, InUse};
@@ -69,6 +68,8 @@ use crate::tags::Tagger;
 const SIGHTINGS_MAX: usize = 1_024;
 /// Questions of the admin server that wait.
 const QUESTIONS_MAX: usize = 64;
+/// How long data threads have for refusing what they gave up.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Longest wait for the access log at the end.
 const FLUSH_WITHIN: Duration = Duration::from_secs(2);
 
@@ -83,7 +84,7 @@ pub(crate) struct Setup {
     /// Where snapshots come from.
     pub source: Source,
     /// Where lines of the access log go.
-    pub access_log: Target,
+    pub access_log: AccessLog,
     /// Longest wait for requests to end after a signal.
     pub drain_timeout: Duration,
     /// What is told about this process.
@@ -109,14 +110,20 @@ pub(crate) enum Ended {
     Forced,
 }
 
+/// Whether requests that run are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Left,
+    Over,
+}
+
 /// Runs on the calling thread until a signal ends it.
 ///
 /// # Errors
-/// When the access log cannot be opened or the runtime cannot be made.
+/// When the runtime cannot be made.
 pub(crate) fn run(setup: Setup) -> io::Result<Ended> {
-    let access_log = AccessLog::open(&setup.access_log)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let ended = runtime.block_on(serve(setup, access_log));
+    let ended = runtime.block_on(serve(setup));
     // Look-ups of names may be stuck in the system's resolver.
     runtime.shutdown_background();
     ended
@@ -150,13 +157,14 @@ struct Control {
     drained: usize,
     drain_timeout: Duration,
     drain_until: Option<Instant>,
+    patience: Patience,
     on_ready: Option<Box<dyn FnOnce() + Send>>,
     /// Endpoints that must be ready for `on_ready`.
     endpoints_min: usize,
     services: Services,
 }
 
-async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
+async fn serve(setup: Setup) -> io::Result<Ended> {
     let (sightings, mut sighted) = mpsc::channel(SIGHTINGS_MAX);
     let (kv_news, mut kv_heard) = mpsc::channel(SIGHTINGS_MAX);
     let (resolver, mut resolved) = Resolver::new();
@@ -191,12 +199,13 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
         waiting: Vec::new(),
         source,
         feedback,
-        access_log,
+        access_log: setup.access_log,
         facts: Arc::new(setup.facts),
         phase: Phase::Starting,
         drained: 0,
         drain_timeout: setup.drain_timeout,
         drain_until: None,
+        patience: Patience::Left,
         on_ready: setup.on_ready,
         endpoints_min,
         services: Services::default(),
@@ -234,10 +243,16 @@ async fn serve(setup: Setup, access_log: AccessLog) -> io::Result<Ended> {
             }
             () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
-            () = until(control.drain_until) => break Ended::DrainTimeout,
+            () = until(control.drain_until) => match control.patience {
+                Patience::Left => control.give_up(),
+                Patience::Over => break Ended::DrainTimeout,
+            },
         }
         if control.phase == Phase::Draining && control.drained >= control.shards.len() {
-            break Ended::Drained;
+            break match control.patience {
+                Patience::Left => Ended::Drained,
+                Patience::Over => Ended::DrainTimeout,
+            };
         }
     };
     control.end(ended, &mut from_shards).await;
@@ -507,6 +522,16 @@ impl Control {
             if shard.send(ToShard::Drain).is_err() {
                 journal::error("a data thread is stuck and cannot be drained", &[("thread", &index)]);
             }
+        }
+    }
+
+    /// The time to drain is over: who has no answer yet is told so.
+    fn give_up(&mut self) {
+        self.patience = Patience::Over;
+        self.drain_until = Some(Instant::now() + REFUSED_WITHIN);
+        for shard in &self.shards {
+            // One that is stuck tells nobody anything.
+            let _ = shard.send(ToShard::GiveUp);
         }
     }
 

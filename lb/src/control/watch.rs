@@ -406,7 +406,7 @@ mod tests {
                 }
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("seen in time")
+        tokio::time::timeout(Duration::from_secs(180), wait).await.expect("seen in time")
     }
 
     fn is(readiness: Readiness) -> impl Fn(&Seen) -> bool {

@@ -3,17 +3,25 @@
 use config::snapshot::Pool;
 use policy::{Action, Refusal, Rule, RuleIndex};
 
-use super::Seat;
+use super::{Question, Seat, full};
 use crate::error::Refused;
+use crate::plan::EndpointSpec;
 
 /// When nobody says how long it is busy, trying again may help so soon.
 pub(super) const RETRY_AFTER_UNTOLD_S: u32 = 1;
 
-/// After how long the first of these may have room: providers that have asked to be left alone said when.
-pub(super) fn retry_after_s(seats: &[Seat], now_us: u64) -> u32 {
+/// After how long the first of these may have room: providers that have asked to be left alone said when, and the minute of
+/// their limits passes.
+pub(super) fn retry_after_s(seats: &[Seat], question: &Question<'_>) -> u32 {
+    let now_us = question.now_us;
     let endpoints = seats.iter().map(|seat| &seat.endpoint);
     let usable = endpoints.filter(|endpoint| endpoint.backs_off(now_us) || endpoint.is_ready(now_us));
-    let first_us = usable.map(|endpoint| endpoint.backs_off_for_us(now_us)).min().unwrap_or(0);
+    let full_for_us = |spec: &EndpointSpec| {
+        let full = spec.metered.as_ref().and_then(|metered| full(metered, spec.id, question.full, now_us));
+        full.map_or(0, |full| full.until_us.saturating_sub(now_us))
+    };
+    let first_us = usable.map(|endpoint| endpoint.backs_off_for_us(now_us).max(full_for_us(&endpoint.spec))).min();
+    let first_us = first_us.unwrap_or(0);
     u32::try_from(first_us.div_ceil(1_000_000)).unwrap_or(u32::MAX).max(RETRY_AFTER_UNTOLD_S)
 }
 

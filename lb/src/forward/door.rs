@@ -1,5 +1,7 @@
 //! Doors of this room for fuzzing (see [`crate::probe`]): the observer of a stream without connections.
 
+use policy::Backend;
+
 use super::events::{Edits, Kept, Observer, Reading, Seen, push_text};
 use super::framing::Source;
 use super::{Kind, Presentation};
@@ -46,6 +48,7 @@ pub struct Passed {
 #[must_use]
 pub fn passed(parts: &[&[u8]], framed: Framed, model_shown: Option<&str>, asked: Asked) -> Passed {
     let shown = Presentation {
+        backend: Backend::Local,
         model_shown,
         usage_asked: match asked {
             Asked::ByClient => UsageAsked::ByClient,

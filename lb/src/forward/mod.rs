@@ -14,6 +14,8 @@ mod translated;
 use std::rc::Rc;
 use std::time::Duration;
 
+use policy::Backend;
+
 use self::events::{Kept, Observer};
 use self::framing::{Sink, Source};
 use self::translated::{Events, Translated, push_translated_head_lines};
@@ -21,7 +23,7 @@ pub(crate) use self::translated::{beginning, collect};
 use crate::body::Budget;
 use crate::conn::{Client, EventNames, push_connection, push_status_line};
 use crate::exchange::After;
-use crate::http1::rewrite::{push_decimal, push_header, response_headers};
+use crate::http1::rewrite::{is_from_providers, push_decimal, push_header, response_headers};
 use crate::http1::{BodyFraming, Name, ResponseHead};
 use crate::io::{Buf, Stop, until};
 use crate::openai::Usage;
@@ -37,6 +39,8 @@ const DOCUMENT_BYTES_MAX: usize = config::limits::RESPONSE_DOCUMENT_BYTES_MAX;
 /// How the answer is shown to the client.
 #[derive(Debug)]
 pub(crate) struct Presentation<'a> {
+    /// Whose answer it is: of a hosted provider's head not everything is for clients.
+    pub(crate) backend: Backend,
     /// The name to show in place of the upstream's; `None` shows what came.
     pub(crate) model_shown: Option<&'a str>,
     pub(crate) usage_asked: UsageAsked,
@@ -222,7 +226,11 @@ fn push_head_lines(to: &mut Vec<u8>, head: &ResponseHead, bytes: &[u8], shown: &
     let theirs =
         |name: &[u8]| name.get(..RATE_LIMIT.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(RATE_LIMIT));
     response_headers(&head.headers, bytes, |name, value| {
-        if shown.rate_limits.is_empty() || !theirs(name) {
+        let travels = match shown.backend {
+            Backend::Local => shown.rate_limits.is_empty() || !theirs(name),
+            Backend::External => is_from_providers(name),
+        };
+        if travels {
             push_header(to, name, value);
         }
     });

@@ -42,6 +42,38 @@ pub(crate) fn is_for_providers(name: &[u8]) -> bool {
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
 }
 
+/// Whether a hosted provider's header of this name may travel on to a client: it says what the body is, how long it is good for,
+/// when to come back, or which version answered how fast. Any other may tell whose account we use there, how much is left of it,
+/// or what stands between us.
+pub(crate) fn is_from_providers(name: &[u8]) -> bool {
+    const NAMES: [&[u8]; 23] = [
+        b"accept-ranges",
+        b"age",
+        b"cache-control",
+        b"content-digest",
+        b"content-disposition",
+        b"content-encoding",
+        b"content-language",
+        b"content-range",
+        b"content-type",
+        b"date",
+        b"deprecation",
+        b"etag",
+        b"expires",
+        b"last-modified",
+        b"openai-processing-ms",
+        b"openai-version",
+        b"repr-digest",
+        b"retry-after",
+        b"retry-after-ms",
+        b"sunset",
+        b"vary",
+        b"warning",
+        b"x-should-retry",
+    ];
+    NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))
+}
+
 /// How the names of our own headers begin: nobody else's word of our decisions reaches a client.
 const OURS: &[u8] = b"x-kinference-";
 
@@ -117,6 +149,20 @@ mod tests {
         let mut names = Vec::new();
         response_headers(&head.headers, text, |name, _| names.push(String::from_utf8_lossy(name).into_owned()));
         assert_eq!(names, ["X-Kinference", "Set-Cookies", "Server"]);
+    }
+
+    #[test]
+    fn of_a_providers_answer_a_client_is_told_what_it_needs() {
+        for name in ["Content-Type", "content-encoding", "Retry-After", "OpenAI-Processing-Ms", "Date"] {
+            assert!(is_from_providers(name.as_bytes()), "{name}");
+        }
+        for name in
+            ["OpenAI-Organization", "openai-project", "CF-Ray", "cf-cache-status", "Set-Cookie", "Server", "Via"]
+                .into_iter()
+                .chain(["x-ratelimit-remaining-tokens", "anthropic-organization-id", "x-amzn-requestid", "alt-svc", ""])
+        {
+            assert!(!is_from_providers(name.as_bytes()), "{name}");
+        }
     }
 
     #[test]

@@ -262,6 +262,12 @@ impl Reactor {
         }
     }
 
+    /// Wakes whoever waits for anything; most find that nothing has come.
+    pub(crate) fn wake_all(&self) {
+        let slots = self.slots.borrow();
+        slots.entries.iter().filter_map(|slot| slot.watch.as_ref()).for_each(|watch| watch.wake());
+    }
+
     /// Has `on_wake` called in a later turn.
     pub(crate) fn wake_again(&self) {
         self.waker.wake();

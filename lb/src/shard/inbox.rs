@@ -73,6 +73,10 @@ impl Shard {
                     }
                     self.tell_if_drained();
                 }
+                ToShard::GiveUp => {
+                    self.gives_up.set(true);
+                    self.reactor.wake_all();
+                }
             }
         }
         // Other threads' requests may have ended, endpoints may be less busy than they were.

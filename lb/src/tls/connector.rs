@@ -115,6 +115,8 @@ pub(crate) enum TlsFault {
     Closed,
     /// It refused by an alert, or the two sides agree on nothing.
     Refused,
+    /// It fell silent.
+    TimedOut,
 }
 
 impl TlsFault {
@@ -151,6 +153,7 @@ impl TlsFault {
             Self::NotTls => "tls_not_spoken",
             Self::Closed => "tls_closed",
             Self::Refused => "tls_refused",
+            Self::TimedOut => "tls_timed_out",
         }
     }
 
@@ -164,6 +167,7 @@ impl TlsFault {
             Self::NotTls => "it does not speak TLS",
             Self::Closed => "it closed the connection within the handshake",
             Self::Refused => "it refused the handshake",
+            Self::TimedOut => "the TLS handshake timed out",
         }
     }
 }

@@ -6,14 +6,14 @@ use engine::step::{Parameters, StepCost};
 use engine::{Engine, Settings};
 
 use crate::support::client::request;
-use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, worker_set};
+use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, own_host, pool, worker_set};
 use crate::support::{Client, Driver, Gateway, Setup, chat, eventually, model_requests};
 
 const BALANCERS: usize = 4;
 
-/// Ports that nobody had a moment ago.
+/// Ports that nobody has.
 fn free_ports() -> Vec<SocketAddr> {
-    let sockets: Vec<UdpSocket> = (0..BALANCERS).map(|_| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
+    let sockets: Vec<UdpSocket> = (0..BALANCERS).map(|_| UdpSocket::bind((own_host(), 0)).unwrap()).collect();
     sockets.iter().map(|socket| socket.local_addr().unwrap()).collect()
 }
 
@@ -29,9 +29,9 @@ fn balancer(driver: Driver, engines: &[&Engine], ports: &[SocketAddr], number: u
     Setup { environment: vec![("SHARED".into(), "known to all of them".into())], ..setup }.start(driver)
 }
 
-/// An engine that reads a thousand tokens a second.
+/// An engine that reads a hundred tokens a second.
 fn slow_reader() -> Engine {
-    let cost = StepCost { base_us: 1e3, prefill_token_us: 1e3, ..StepCost::NONE };
+    let cost = StepCost { base_us: 1e3, prefill_token_us: 1e4, ..StepCost::NONE };
     engine_of(Settings { parameters: Parameters { cost, ..Parameters::default() }, ..Settings::default() })
 }
 
@@ -48,7 +48,7 @@ fn what_one_of_four_balancers_has_sent_keeps_the_others_away() {
     let others: Vec<Gateway> =
         (1..BALANCERS).map(|number| balancer(Driver::Epoll, &[&busy, &idle], &ports, number)).collect();
     first.wait_for_metric("kinference_balancers_heard", &[], 3.0);
-    // Prompts that are read for half a minute: no other endpoint is nearly as late.
+    // Prompts that are read for minutes: no other endpoint is nearly as late.
     let send = |number: u32| {
         let prompt: String = (0..6_000).map(|word| format!("{number}.{word} ")).collect();
         let body = chat_of(ALIAS, &prompt, 1, r#","stream":true"#);

@@ -5,17 +5,16 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::time::{Duration, Instant};
 
-use apiserver::{ApiServer, Options};
+use apiserver::{ApiServer, Options, Seen};
 use crds::Kind;
 use engine::step::{Parameters, StepCost};
 use engine::{Engine, Settings};
 use serde_json::{Value, json};
 
 use crate::config_reload::Load;
-use crate::support::engines::{ALIAS, MODEL, expect_idle};
-use crate::support::{Client, Driver, Setup, chat, eventually, get, model_requests, stream};
+use crate::support::engines::{ALIAS, MODEL, expect_idle, own_host};
+use crate::support::{Client, Driver, Setup, chat, eventually, model_requests, stream};
 
 on_both_drivers![
     unplugging_the_api_server_changes_nothing_for_clients,
@@ -24,9 +23,6 @@ on_both_drivers![
     an_api_server_that_never_answers_is_told_of_by_its_address,
     a_gateway_without_definitions_says_what_to_do_and_goes_on_once_it_is_done,
 ];
-
-/// From `kubectl apply` to the effect.
-const EFFECT_WITHIN: Duration = Duration::from_secs(1);
 
 /// An API server with our definitions, and engines that are pods.
 struct World {
@@ -37,7 +33,8 @@ struct World {
 impl World {
     /// Engines that need so long for each token, all on one port, none of them a pod yet.
     fn new(engines: u8, token_ms: u32) -> Self {
-        let server = ApiServer::start(Options::default()).unwrap();
+        // Where it can be stopped and started again.
+        let server = ApiServer::start(Options { address: (own_host(), 0).into(), ..Options::default() }).unwrap();
         for kind in Kind::CUSTOM_RESOURCES {
             server.create(&crds::schema::crd::definition(kind).unwrap()).unwrap();
         }
@@ -116,7 +113,7 @@ fn unplugging_the_api_server_changes_nothing_for_clients(driver: Driver) {
     let answered = || gateway.metric("kinference_requests_total", &[]);
     let before = answered();
     eventually("requests go on", || (answered() > before + 50.0).then_some(()));
-    let ready = get(gateway.admin, "/readyz");
+    let ready = gateway.page("/readyz");
     assert_eq!((ready.status, ready.json()["endpointsReady"].as_u64()), (200, Some(2)));
     assert_eq!(gateway.config()["kubernetes"]["connected"], false);
     world.server.resume().unwrap();
@@ -165,7 +162,7 @@ fn a_gateway_that_starts_without_an_api_server_waits_for_it(driver: Driver) {
     world.server.stop();
     let gateway = world.gateway().ready(0).start(driver);
     gateway.wait_for_line(&["the API server does not answer", "refused"]);
-    let ready = get(gateway.admin, "/readyz");
+    let ready = gateway.page("/readyz");
     assert_eq!(ready.status, 503);
     assert_eq!(ready.json()["reasons"][0], "no configuration is in force yet");
     world.server.resume().unwrap();
@@ -183,7 +180,7 @@ fn an_api_server_that_never_answers_is_told_of_by_its_address(driver: Driver) {
     let kubeconfig = server.kubeconfig().replace(&server.address().to_string(), &address);
     let gateway = Setup::over_cluster(kubeconfig).ready(0).start(driver);
     gateway.wait_for_line(&["nothing is in force yet", &address, "has not answered"]);
-    let ready = get(gateway.admin, "/readyz");
+    let ready = gateway.page("/readyz");
     assert_eq!(ready.status, 503);
     assert!(ready.json()["reasons"][1].as_str().is_some_and(|reason| reason.contains(&address)), "{}", ready.json());
 }
@@ -193,14 +190,14 @@ fn a_gateway_without_definitions_says_what_to_do_and_goes_on_once_it_is_done(dri
     let gateway = Setup::over_cluster(server.kubeconfig()).ready(0).start(driver);
     let way_out = "kinfctl schema --crds | kubectl apply";
     gateway.wait_for_line(&["nothing is in force yet", "not installed", way_out]);
-    let ready = get(gateway.admin, "/readyz");
+    let ready = gateway.page("/readyz");
     assert_eq!(ready.status, 503);
     assert!(ready.json()["reasons"][1].as_str().is_some_and(|reason| reason.contains(way_out)), "{}", ready.json());
     for kind in Kind::CUSTOM_RESOURCES {
         server.create(&crds::schema::crd::definition(kind).unwrap()).unwrap();
     }
     gateway.wait_for_line(&["configuration in force"]);
-    assert_eq!(get(gateway.admin, "/readyz").json()["reasons"][0], "no endpoint is ready");
+    assert_eq!(gateway.page("/readyz").json()["reasons"][0], "no endpoint is ready");
 }
 
 // ---- kubectl ----
@@ -296,15 +293,21 @@ fn with_kubectl_six_kinds_are_applied_changed_and_deleted_and_their_statuses_rea
     eventually("something is in force", || gateway.config()["generation"].as_u64());
     let key = format!("authorization: Bearer {KEY}\r\n");
     let status = |model: &str| gateway.chat(&key, &chat(model, 1)).status;
-    let within = |what: &str, mut so: Box<dyn FnMut() -> bool + '_>| {
-        let began = Instant::now();
+    // Nothing of ours is ever listed again: what has its effect was told by a watch, at once.
+    let lists = || {
+        let ours =
+            |seen: &Seen| seen.verb == "list" && seen.namespace.is_empty() && seen.resource.starts_with("inference");
+        server.seen().iter().filter(|seen| ours(seen)).count()
+    };
+    let listed = lists();
+    let told = |what: &str, mut so: Box<dyn FnMut() -> bool + '_>| {
         eventually(what, || so().then_some(()));
-        assert!(began.elapsed() < EFFECT_WITHIN, "{what} took {:?}", began.elapsed());
+        assert_eq!(lists(), listed, "{what}");
     };
 
     let applied = kubectl.apply(&six_kinds(engine.addr(), ALIAS));
     assert_eq!(applied.lines().filter(|line| line.ends_with(" created")).count(), 6, "{applied}");
-    within(
+    told(
         "what was applied is in force",
         Box::new(|| gateway.config()["pools"][0]["models"].to_string().contains(ALIAS)),
     );
@@ -312,7 +315,7 @@ fn with_kubectl_six_kinds_are_applied_changed_and_deleted_and_their_statuses_rea
     assert_eq!(status(ALIAS), 200);
 
     kubectl.apply(&six_kinds(engine.addr(), "renamed"));
-    within("what was changed is in force", Box::new(|| status(ALIAS) == 404 && status("renamed") == 200));
+    told("what was changed is in force", Box::new(|| status(ALIAS) == 404 && status("renamed") == 200));
 
     for (kind, name) in
         [("iws", "workers"), ("iprov", "hosted"), ("icls", "words"), ("iten", "alice"), ("ipol", "local")]
@@ -356,10 +359,10 @@ fn with_kubectl_six_kinds_are_applied_changed_and_deleted_and_their_statuses_rea
     assert!(!conflict.status.success() && said.contains("conflict with \"kubectl-client-side-apply\""), "{said}");
     let force = ["--force-conflicts"];
     kubectl.run(&[&server_side[..], &[&kubectl.file(&elsewhere)], &force].concat());
-    within("what was applied on the server's side is in force", Box::new(|| status("elsewhere") == 200));
+    told("what was applied on the server's side is in force", Box::new(|| status("elsewhere") == 200));
     kubectl.run(&[&server_side[..], &[&kubectl.file(&six_kinds(engine.addr(), "renamed"))]].concat());
-    within("and changed by its manager", Box::new(|| status("renamed") == 200));
+    told("and changed by its manager", Box::new(|| status("renamed") == 200));
 
     kubectl.run(&["delete", "ipool", "pool"]);
-    within("what was deleted is gone", Box::new(|| status("renamed") == 404));
+    told("what was deleted is gone", Box::new(|| status("renamed") == 404));
 }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use engine::Engine;
 use serde_json::Value;
@@ -23,9 +22,6 @@ on_both_drivers![
     a_set_that_lost_a_file_or_all_of_them_changes_nothing,
     pools_of_a_listener_that_do_not_exist_are_told,
 ];
-
-/// A change is noticed by its event or by the look of each second; without both it would take the 5 s of the next reading.
-const NOTICED_WITHIN: Duration = Duration::from_secs(4);
 
 /// Clients that ask one thing after the other until told to stop.
 pub(crate) struct Load {
@@ -90,9 +86,7 @@ fn rule_in_force(gateway: &Gateway, number: &mut u32) -> String {
 }
 
 fn wait_for_generation(gateway: &Gateway, generation: u64) {
-    let changed = Instant::now();
     eventually("the change is in force", || (gateway.config()["generation"] == generation).then_some(()));
-    assert!(changed.elapsed() < NOTICED_WITHIN, "noticed only after {:?}", changed.elapsed());
 }
 
 fn a_policy_is_changed_broken_and_repaired_under_load(driver: Driver) {
@@ -156,10 +150,8 @@ fn a_config_map_is_swapped_as_one_change(driver: Driver) {
         // The pool that comes first by name gets the requests.
         let pool = pool(&["workers"], &["policy"]).replace("name: pool,", "name: a-pool,");
         let rule = format!("mounted-{version}");
-        let swapped = Instant::now();
         mount(&folder, version, &(pool + &policy(&rule)));
         eventually("the mounted policy is in force", || (rule_in_force(&gateway, &mut number) == rule).then_some(()));
-        assert!(swapped.elapsed() < NOTICED_WITHIN, "noticed only after {:?}", swapped.elapsed());
     }
     let config = gateway.config();
     assert_eq!(config["refusals"], 0, "half of a swap is never seen: {config}");

@@ -5,7 +5,7 @@ use std::process::Command;
 use engine::{Engine, Settings};
 use serde_json::Value;
 
-use crate::support::{Driver, Gateway, eventually, get, stream};
+use crate::support::{Driver, Gateway, eventually, stream};
 
 on_both_drivers![
     a_decision_is_told_by_the_id_of_its_request,
@@ -20,7 +20,7 @@ fn engine() -> Engine {
 /// The decisions about one request, once it is over.
 fn decisions_of(gateway: &Gateway, request_id: &str) -> Vec<Value> {
     eventually("the decision is kept, and how it ended", || {
-        let answer = get(gateway.admin, &format!("/decisions/{request_id}"));
+        let answer = gateway.page(&format!("/decisions/{request_id}"));
         let decisions = (answer.status == 200).then(|| answer.json()["decisions"].as_array().cloned())??;
         (!decisions[0]["result"].is_null()).then_some(decisions)
     })
@@ -59,7 +59,7 @@ fn a_decision_is_told_by_the_id_of_its_request(driver: Driver) {
     assert!(decision["result"]["ttftMs"].as_f64().is_some(), "{decision}");
     assert!(!decision.to_string().contains("Say hello"), "no prompt text: {decision}");
 
-    let latest = get(gateway.admin, "/decisions?limit=1").json();
+    let latest = gateway.page("/decisions?limit=1").json();
     let latest = latest["decisions"].as_array().unwrap();
     assert_eq!((latest.len(), &latest[0]["requestId"]), (1, &"second".into()));
 
@@ -86,10 +86,10 @@ fn a_refusal_is_told_with_what_dropped_each_candidate(driver: Driver) {
 fn what_is_not_kept_and_what_cannot_be_asked_are_told_apart(driver: Driver) {
     let engine = engine();
     let gateway = Gateway::over_servers(driver, &[engine.addr()]);
-    let missing = get(gateway.admin, "/decisions/never-seen");
+    let missing = gateway.page("/decisions/never-seen");
     assert_eq!(missing.status, 404, "{missing:?}");
     assert!(missing.text().contains("1,000"), "{missing:?}");
-    let odd = get(gateway.admin, "/decisions?limit=all");
+    let odd = gateway.page("/decisions?limit=all");
     assert_eq!(odd.status, 400, "{odd:?}");
     assert!(odd.text().contains("limit=all"), "{odd:?}");
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokenizer::{Files, Tokenizer};
 
 use crate::support::engines::{ALIAS, MODEL, chat_of, engine_of, pool, worker_set};
-use crate::support::{Driver, Gateway, Setup, engine, eventually, get};
+use crate::support::{Driver, Gateway, Setup, engine, eventually};
 
 on_both_drivers![
     prompts_are_counted_in_the_tokens_of_the_template_and_found_again_by_whole_blocks,
@@ -36,7 +36,7 @@ fn exact_set(name: &str, engines: &[&Engine], file: &Path) -> String {
 }
 
 fn prompts_by(gateway: &Gateway) -> Vec<(Value, String)> {
-    let shown = get(gateway.admin, "/endpoints").json();
+    let shown = gateway.page("/endpoints").json();
     let sets = shown["tokenizers"].as_array().cloned().unwrap_or_default();
     sets.into_iter().map(|set| (set["promptsBy"].clone(), set["why"].as_str().unwrap_or_default().to_owned())).collect()
 }
@@ -50,7 +50,7 @@ fn expect_tokens(gateway: &Gateway) {
 /// The decision about a request: tokens of the prompt, and of the candidates' overlaps.
 fn told(gateway: &Gateway, request_id: &str) -> (u64, Vec<u64>) {
     eventually("the decision is kept", || {
-        let answer = get(gateway.admin, &format!("/decisions/{request_id}"));
+        let answer = gateway.page(&format!("/decisions/{request_id}"));
         let answer = (answer.status == 200).then(|| answer.json())?;
         let decision = &answer["decisions"][0];
         (!decision["result"].is_null()).then_some(())?;
@@ -75,7 +75,7 @@ fn exactly(gateway: &Gateway, name: &str, body: &str) -> Vec<u64> {
 }
 
 fn metric(gateway: &Gateway, line: &str) -> Option<String> {
-    let page = get(gateway.admin, "/metrics").text();
+    let page = gateway.page("/metrics").text();
     page.lines().find_map(|found| found.strip_prefix(line).map(|value| value.trim().to_owned()))
 }
 
@@ -87,7 +87,7 @@ fn prompts_are_counted_in_the_tokens_of_the_template_and_found_again_by_whole_bl
     assert_eq!(metric(&gateway, "kinference_tokenizer_in_force{worker_set=\"workers\"}"), Some(String::from("1")));
     // Once the engine's metrics are read, its block size is known.
     eventually("the engine told its blocks", || {
-        let shown = get(gateway.admin, "/endpoints").json();
+        let shown = gateway.page("/endpoints").json();
         shown["endpoints"][0]["belief"]["kvCapacityTokens"].as_u64()
     });
     let question = "Which endpoint answers a long prompt with many words in it? ".repeat(40);

@@ -1,5 +1,7 @@
 //! Bounds of what a client may send, keep and take its time for.
 
+use std::io::Write as _;
+
 use crate::support::client::{Ending, expect_good, request};
 use crate::support::engines::MODEL;
 use crate::support::{Client, Driver, Setup, chat, engine, eventually, fleet, model_requests};
@@ -101,7 +103,12 @@ fn an_idle_connection_ends_without_a_word(driver: Driver) {
     let gateway = Setup::new(fleet(&[&engine])).server("timeouts: { clientIdle: 300ms }").start(driver);
     let mut client = Client::connect(gateway.address);
     assert_eq!(client.rest(), (Vec::new(), Ending::Closed));
-    let mut client = gateway.send_chat("", &chat(MODEL, 2));
+    // A client that gets to run late finds its connection ended before it has sent anything.
+    let mut client = eventually("a chat is begun in time", || {
+        let client = Client::connect(gateway.address);
+        let sent = client.stream().write_all(request("/v1/chat/completions", "", &chat(MODEL, 2)).as_bytes());
+        (sent.is_ok() && client.stream().peek(&mut [0]).is_ok_and(|n| n > 0)).then_some(client)
+    });
     expect_good(&client.answer());
     client.expect_end();
 }

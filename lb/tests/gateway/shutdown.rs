@@ -3,8 +3,8 @@
 use engine::Engine;
 
 use crate::support::client::{find, request};
-use crate::support::engines::{MODEL, expect_idle, slow_engine};
-use crate::support::{Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, get, stream};
+use crate::support::engines::{ALIAS, MODEL, expect_idle, pool, slow_engine, worker_set};
+use crate::support::{Client, Driver, Gateway, Setup, chat, engine, eventually, fleet, get, model_requests, stream};
 
 on_both_drivers![
     an_idle_gateway_ends_at_the_first_signal,
@@ -12,6 +12,7 @@ on_both_drivers![
     kept_connections_are_told_to_close,
     a_second_signal_ends_at_once,
     the_drain_timeout_ends_what_does_not_end,
+    who_has_no_answer_when_the_drain_timeout_is_over_is_told_to_try_again,
     a_gateway_over_servers_alone_works_and_ends_as_well,
 ];
 
@@ -29,7 +30,7 @@ fn begun(gateway: &Gateway, output_tokens: u32) -> (Client, crate::support::Answ
 
 fn wait_for_draining(gateway: &Gateway) {
     gateway.wait_for_line(&["msg=\"draining"]);
-    let answer = get(gateway.admin, "/readyz");
+    let answer = gateway.page("/readyz");
     assert_eq!((answer.status, &answer.json()["reasons"][0]), (503, &"draining".into()));
 }
 
@@ -112,6 +113,33 @@ fn the_drain_timeout_ends_what_does_not_end(driver: Driver) {
     gateway.wait_for_line(&["level=warn", "drain time-out"]);
     client.rest();
     expect_idle(&engine);
+}
+
+fn who_has_no_answer_when_the_drain_timeout_is_over_is_told_to_try_again(driver: Driver) {
+    let engine = engine();
+    let queued = "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePolicy\nmetadata: { name: one, namespace: default }\nspec:\n  \
+                  rules: [{ name: one, route: { exclude: [{ name: busy, drop: { inFlight: { atLeast: 2 } } }], queue: { maxWait: 60s } } }]\n---\n";
+    let resources = worker_set("workers", MODEL, ALIAS, &[&engine]) + queued + &pool(&["workers"], &["one"]);
+    let mut gateway = Setup::new(resources).threads(2).server("drainTimeout: 300ms").start(driver);
+    // One in the middle of its answer, one that an engine thinks about, one that waits in the queue.
+    let mut begun = endless(&gateway);
+    let silent = gateway.send_chat("x-request-id: silent\r\nx-fault: hang-before-head\r\n", &chat(MODEL, 3));
+    eventually("the engine has both", || (model_requests(&engine).len() == 2).then_some(()));
+    let waits = gateway.send_chat("x-request-id: waits\r\n", &chat(MODEL, 3));
+    gateway.wait_for_metric("kinference_queue_length", &[], 1.0);
+    gateway.signal("TERM");
+    for mut client in [silent, waits] {
+        let answer = client.answer();
+        assert_eq!((answer.status, answer.error_code().as_str()), (503, "shutting_down"), "{answer:?}");
+        assert_eq!((answer.header("connection"), answer.header("retry-after")), (Some("close"), Some("1")));
+        client.expect_end();
+    }
+    assert_eq!(gateway.wait().code(), Some(0));
+    gateway.wait_for_line(&["level=warn", "drain time-out"]);
+    assert_eq!(find(&begun.rest().0, b"503"), None, "what has begun is cut off");
+    for id in ["silent", "waits"] {
+        assert_eq!(gateway.log_of(id)["outcome"], "shutting_down");
+    }
 }
 
 fn a_gateway_over_servers_alone_works_and_ends_as_well(driver: Driver) {

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 
 use crate::support::client::request;
-use crate::support::engines::{ALIAS, MODEL, chat_of, engine, pool, worker_set};
+use crate::support::engines::{ALIAS, MODEL, chat_of, engine, own_host, pool, worker_set};
 use crate::support::{Client, Driver, Setup, eventually, model_requests};
 
 on_both_drivers![
@@ -141,7 +141,7 @@ fn a_service_gives_tags_and_is_not_asked_twice(driver: Driver) {
 
 fn a_service_that_does_not_answer_is_judged_as_the_operator_says(driver: Driver) {
     // Bound and closed again: nobody listens there.
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind((own_host(), 0)).unwrap().local_addr().unwrap();
     for (on_error, status) in [("AddTag", 403), ("Ignore", 200)] {
         let engine = engine();
         let documents = denying("contract", &http(&format!("http://{nobody}"), on_error), &[&engine]);

@@ -127,7 +127,7 @@ fn a_chat_goes_to_converse_signed_and_nothing_of_the_client_with_it(driver: Driv
     );
     for secret in ["wJalrXUtnFEMI", "session/+="] {
         assert!(!gateway.said().join("\n").contains(secret));
-        assert!(!crate::support::get(gateway.admin, "/endpoints").text().contains(secret));
+        assert!(!gateway.page("/endpoints").text().contains(secret));
     }
     gateway.expect_nothing_in_flight();
 }

@@ -49,8 +49,7 @@ fn cases(authority: &Authority) -> Vec<Case> {
         |what, leaf, manner, message, failure| Case { what, leaf, manner, fields: "", code: tls, message, failure };
     let slow = Case {
         fields: "  timeouts: { connect: 200ms }\n",
-        code: "upstream_unreachable",
-        ..case("slow handshake", good(), Manner::SilentInHandshake, "cannot be reached", "connect")
+        ..case("slow handshake", good(), Manner::SilentInHandshake, "the TLS handshake timed out", "tls_timed_out")
     };
     vec![
         case(
@@ -142,23 +141,21 @@ fn a_busy_provider_is_left_alone_for_as_long_as_it_says(driver: Driver) {
     let gateway = failing_first(driver, &authority, first.port, "", Some(&second));
     let begun = std::time::Instant::now();
     assert_eq!(gateway.chat("", &chat(ALIAS, 2)).status, 200);
-    while begun.elapsed() < std::time::Duration::from_millis(1_500) {
-        assert_eq!(gateway.chat("", &chat(ALIAS, 2)).status, 200);
-        assert_eq!(first.seen().heads.len(), 1);
-    }
     eventually("it is asked again", || {
         assert_eq!(gateway.chat("", &chat(ALIAS, 2)).status, 200);
         (first.seen().heads.len() == 2).then_some(())
     });
-    assert!(begun.elapsed() >= std::time::Duration::from_secs(2));
+    assert!(begun.elapsed() >= std::time::Duration::from_secs(2), "asked again after {:?}", begun.elapsed());
 
     // With nobody else, the provider's own answer is the client's, and then ours until the time is over.
+    let first = Server::start(&leaf, status_answer("429 Too Many Requests", "Retry-After: 300\r\n"));
     let alone = failing_first(driver, &authority, first.port, "", None);
     let answer = alone.chat("", &chat(ALIAS, 2));
-    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("2")));
+    assert_eq!((answer.status, answer.header("retry-after")), (429, Some("300")));
     let answer = alone.chat("", &chat(ALIAS, 2));
     assert_eq!((answer.status, answer.error_code().as_str()), (429, "overloaded"));
-    assert!(matches!(answer.header("retry-after"), Some("1" | "2")), "{answer:?}");
+    let wait_s: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=300).contains(&wait_s), "{answer:?}");
 }
 
 fn a_client_is_told_for_how_long_all_providers_are_left_alone(driver: Driver) {

@@ -1,11 +1,12 @@
 //! Limits of a provider: exact over all data threads, and passed over to the next one.
 
-use engine::Engine;
-use engine::step::{Parameters, StepCost};
+use std::time::Instant;
 
-use crate::hosted::{hosted, hosted_with, provider, providers_only, setup, trusted};
+use engine::Engine;
+
+use crate::hosted::{hosted, in_front_of, provider, providers_only, setup, trusted};
 use crate::pki::{Authority, Leaf};
-use crate::support::engines::ALIAS;
+use crate::support::engines::{ALIAS, break_down, repair};
 use crate::support::{Client, Driver, Gateway, PATIENCE, chat, eventually, model_requests};
 
 on_both_drivers![
@@ -13,6 +14,7 @@ on_both_drivers![
     tokens_of_a_minute_are_reserved_and_settled,
     requests_in_flight_are_counted_over_all_threads,
     a_limit_that_is_raised_is_in_force_at_once,
+    a_client_is_told_when_a_full_minute_has_room_again,
 ];
 
 /// Two providers, the first with limits, behind three data threads.
@@ -21,7 +23,7 @@ fn limited(driver: Driver, authority: &Authority, limits: &str, first: &Engine, 
 }
 
 fn documents(limits: &str, first: &Engine, second: &Engine) -> String {
-    provider("first", first.addr().port(), &format!("  limits: {{ {limits} }}\n"))
+    provider("first", first.addr().port(), &format!("  limits: {{ {limits} }}\n  timeouts: {{ firstByte: 10m }}\n"))
         + &provider("second", second.addr().port(), "")
         + &providers_only(&["first", "second"])
 }
@@ -68,18 +70,19 @@ fn tokens_of_a_minute_are_reserved_and_settled(driver: Driver) {
 
 fn requests_in_flight_are_counted_over_all_threads(driver: Driver) {
     let (authority, leaf) = trusted();
-    let cost = StepCost { base_us: 2_000.0, ..StepCost::NONE };
-    let parameters = Parameters { cost, ..Parameters::default() };
-    let first = hosted_with(&leaf, engine::Settings { parameters, ..engine::Settings::default() });
-    let second = hosted(&leaf);
+    let (first, second) = pair(&leaf);
+    // What it has, it keeps until the client leaves.
+    break_down(&first, "hang-before-head");
     let gateway = limited(driver, &authority, "maxInFlight: 4", &first, &second);
-    let clients: Vec<Client> = (0..30).map(|_| gateway.send_chat("", &chat(ALIAS, 400))).collect();
-    first.wait_until(PATIENCE, |stats| stats.running == 4).unwrap();
+    let clients: Vec<Client> = (0..30).map(|_| gateway.send_chat("", &chat(ALIAS, 1))).collect();
+    eventually("each has its place", || (model_requests(&first).len() == 4).then_some(()));
     second.wait_until(PATIENCE, |stats| stats.completed >= 26).unwrap();
-    assert_eq!(first.stats().received, 4);
-    clients.into_iter().for_each(|mut client| assert_eq!(client.answer().status, 200));
+    assert_eq!(model_requests(&first).len(), 4);
+    drop(clients);
+    gateway.expect_nothing_in_flight();
+    repair(&first);
     at_once(&gateway, 1, &chat(ALIAS, 1));
-    assert_eq!(first.stats().received, 5, "there is room again");
+    assert_eq!(model_requests(&first).len(), 5, "there is room again");
     gateway.expect_nothing_in_flight();
 }
 
@@ -96,4 +99,20 @@ fn a_limit_that_is_raised_is_in_force_at_once(driver: Driver) {
     });
     at_once(&gateway, 20, &chat(ALIAS, 1));
     assert_eq!(model_requests(&first).len(), 7, "what was used before counts");
+}
+
+fn a_client_is_told_when_a_full_minute_has_room_again(driver: Driver) {
+    let (authority, leaf) = trusted();
+    let engine = hosted(&leaf);
+    for limits in ["requestsPerMinute: 1", "tokensPerMinute: 100"] {
+        let gateway = in_front_of(driver, &engine, &authority, &format!("  limits: {{ {limits} }}\n"));
+        let begun = Instant::now();
+        assert_eq!(gateway.chat("", &chat(ALIAS, 100)).status, 200);
+        let refused = gateway.chat("", &chat(ALIAS, 100));
+        assert_eq!((refused.status, refused.error_code().as_str()), (429, "overloaded"), "{limits}");
+        let wait_s: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        // The second that the first one counts in, and sixty more.
+        let least = 60_u64.saturating_sub(begun.elapsed().as_secs());
+        assert!((least..=61).contains(&wait_s), "{limits}: {wait_s}, {least} at least");
+    }
 }

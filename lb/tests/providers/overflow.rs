@@ -30,7 +30,7 @@ const CLIENTS: usize = 24;
 /// Requests in flight at the first provider.
 const FIRST_MAX: u32 = 3;
 /// Longest wait for a state that must come.
-const PATIENCE: Duration = Duration::from_secs(120);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long the test is.
 struct Length {

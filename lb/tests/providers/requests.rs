@@ -84,18 +84,23 @@ fn what_a_provider_gets_is_ours_and_nothing_of_who_asked(driver: Driver) {
     let said = gateway.said().join("\n");
     assert!(!said.contains(TOKEN), "{said}");
     for page in ["/metrics", "/endpoints", "/config", "/decisions"] {
-        assert!(!crate::support::get(gateway.admin, page).text().contains(TOKEN), "{page}");
+        assert!(!gateway.page(page).text().contains(TOKEN), "{page}");
     }
 }
 
 fn what_a_provider_answers_cannot_pass_for_ours(driver: Driver) {
     let (authority, leaf) = trusted();
-    let lines = "\r\nX-Kinference-Endpoint: theirs\r\nx-kinference-rule: theirs\r\nSet-Cookie: a=theirs\r\nx-model-id: kept\r\n";
+    let lines = "\r\nX-Kinference-Endpoint: theirs\r\nx-kinference-rule: theirs\r\nSet-Cookie: a=theirs\r\nRetry-After: 7\r\nOpenAI-Organization: theirs\r\n\
+                 openai-project: theirs\r\nCF-Ray: theirs\r\ncf-cache-status: theirs\r\nServer: theirs\r\nVia: theirs\r\nx-request-id: theirs\r\n\
+                 x-ratelimit-remaining-tokens: theirs\r\nopenai-processing-ms: 31\r\nContent-Language: en\r\n";
     let server = Server::start(&leaf, Manner::Answers(document(JSON).replacen("\r\n", lines, 1).into()));
     let resources = provider("hosted", server.port, "") + &providers_only(&["hosted"]);
     let gateway = setup(resources, &authority).start(driver);
     let answer = gateway.chat("", &chat(ALIAS, 1));
-    assert_eq!((answer.status, answer.header("x-model-id")), (200, Some("kept")));
+    assert_eq!(answer.status, 200);
+    for (name, value) in [("retry-after", "7"), ("openai-processing-ms", "31"), ("content-language", "en")] {
+        assert_eq!(answer.header(name), Some(value), "{}", answer.head);
+    }
     assert!(!answer.head.contains("theirs"), "{}", answer.head);
 }
 
@@ -242,7 +247,7 @@ fn a_request_that_takes_too_long_in_all_is_ended(driver: Driver) {
     let cost = engine::step::StepCost { base_us: 20_000.0, ..engine::step::StepCost::NONE };
     let parameters = engine::step::Parameters { cost, ..engine::step::Parameters::default() };
     let engine = hosted_with(&leaf, engine::Settings { parameters, ..engine::Settings::default() });
-    let gateway = in_front_of(driver, &engine, &authority, "  timeouts: { total: 600ms }\n");
+    let gateway = in_front_of(driver, &engine, &authority, "  timeouts: { total: 3s }\n");
     let streamed = gateway.chat("", &stream(ALIAS, 4000));
     assert_eq!(streamed.status, 200);
     let events = streamed.events();

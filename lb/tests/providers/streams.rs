@@ -1,5 +1,9 @@
 //! How answers of Bedrock end: silence, cuts, what cannot be read, clients that leave; and what is given back then.
 
+use std::net::SocketAddr;
+
+use socket2::{Domain, Socket, Type};
+
 use crate::bedrock::{KEYS, STREAMS, bedrock_provider, event_stream, expect_one_end, frames, golden, start, with_keys};
 use crate::hosted::{HOST, hosted, hosted_with, in_front_of, provider, providers_only, setup, trusted};
 use crate::server::{Manner, Server};
@@ -213,10 +217,9 @@ fn what_was_never_sent_counts_in_no_limit(driver: Driver) {
     assert_eq!(last_minute(&gateway, server.port, "requests"), 1);
     // Nobody is there.
     let (authority, leaf) = trusted();
-    let port = {
-        let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        gone.local_addr().unwrap().port()
-    };
+    let nobody = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    nobody.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    let port = nobody.local_addr().unwrap().as_socket().unwrap().port();
     let second = hosted(&leaf);
     let resources = provider("first", port, limits) + &provider("second", second.addr().port(), "");
     let gateway = setup(resources + &providers_only(&["first", "second"]), &authority).ready(2).start(driver);

@@ -5,9 +5,9 @@ use serde_json::json;
 use crate::bedrock::{ANSWERS, KEYS, STREAMS, bedrock_provider, frames, golden, with_keys};
 use crate::hosted::{hosted, provider, providers_only, trusted};
 use crate::server::{Manner, Server};
-use crate::support::engines::{ALIAS, MODEL, chat_of, pool, slow_engine, worker_set};
+use crate::support::engines::{ALIAS, MODEL, chat_of, pool, worker_set};
 use crate::support::scripted::document;
-use crate::support::{Client, Driver, Gateway, PATIENCE, chat, eventually, model_requests, stream};
+use crate::support::{Driver, Gateway, chat, engine, eventually, model_requests, stream};
 
 on_both_drivers![
     what_is_made_of_a_prompt_is_in_the_memory_of_bodies,
@@ -101,7 +101,7 @@ fn what_is_kept_of_an_answer_is_in_the_memory_of_bodies(driver: Driver) {
 
 fn what_the_local_engine_has_no_room_for_goes_to_bedrock_at_its_price(driver: Driver) {
     let (authority, leaf) = trusted();
-    let local = slow_engine(10);
+    let local = engine();
     let server =
         Server::start(&leaf, Manner::Answers(document(&golden(ANSWERS, "text")["converse"].to_string()).into()));
     let set = worker_set("workers", MODEL, ALIAS, &[&local])
@@ -114,8 +114,8 @@ fn what_the_local_engine_has_no_room_for_goes_to_bedrock_at_its_price(driver: Dr
     let policy = "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePolicy\nmetadata: { name: overflow, namespace: default }\n\
                   spec: { rules: [{ name: both, route: { select: [{ type: Local }, { type: External }] } }] }\n---\n";
     let gateway = with_keys(set + &priced + &pool + policy, &authority).ready(2).start(driver);
-    let mut first: Client = gateway.send_chat("x-request-id: first\r\n", &chat(ALIAS, 200));
-    local.wait_until(PATIENCE, |stats| stats.running == 1).unwrap();
+    let mut first = gateway.send_chat("x-request-id: first\r\nx-fault: hang-mid-stream=1\r\n", &stream(ALIAS, 3));
+    assert_eq!(first.head().status, 200);
     for number in 0..3 {
         assert_eq!(gateway.chat(&format!("x-request-id: over-{number}\r\n"), &chat(ALIAS, 7)).status, 200);
         let line = gateway.log_of(&format!("over-{number}"));
@@ -126,7 +126,8 @@ fn what_the_local_engine_has_no_room_for_goes_to_bedrock_at_its_price(driver: Dr
     }
     let told = gateway.metric("kinference_cost_total", &["destination=\"bedrock\""]);
     assert!((told - 3.0 * 105e-6).abs() < 1e-9, "{told}");
-    assert_eq!(first.answer().status, 200);
+    drop(first);
+    gateway.expect_nothing_in_flight();
     assert_eq!(gateway.chat("x-request-id: back\r\n", &chat(ALIAS, 2)).status, 200);
     for id in ["first", "back"] {
         assert_eq!(gateway.log_of(id)["destination"], "workers");

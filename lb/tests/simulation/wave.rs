@@ -15,7 +15,7 @@ use crate::engine::Engines;
 use crate::script::{ENGINES, Event, Name, Order, Script, What};
 use crate::sockets;
 use crate::support::engines::{engine, fleet, pool, worker_set_at};
-use crate::support::{Driver, Gateway, Setup, eventually, get};
+use crate::support::{Driver, Gateway, Setup, eventually};
 
 /// Seconds-long waits of the gateway, made short: a seed that waits for one takes that long.
 const TIMEOUTS: &str = "timeouts: { requestHead: 2s, requestBodyIdle: 2s, firstByte: 2s, idle: 2s, clientIdle: 1m }";
@@ -100,12 +100,12 @@ fn expect_zero(gateway: &Gateway) {
 }
 
 fn endpoints(gateway: &Gateway) -> Vec<Value> {
-    get(gateway.admin, "/endpoints").json()["endpoints"].as_array().cloned().unwrap_or_default()
+    gateway.page("/endpoints").json()["endpoints"].as_array().cloned().unwrap_or_default()
 }
 
 fn wait_for_endpoints(gateway: &Gateway, count: usize) {
     eventually("all endpoints of the seeds are ready", || {
-        let ready = get(gateway.admin, "/readyz").json()["endpointsReady"].as_u64();
+        let ready = gateway.page("/readyz").json()["endpointsReady"].as_u64();
         (ready == Some(count as u64 + 1)).then_some(())
     });
 }

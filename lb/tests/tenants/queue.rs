@@ -30,7 +30,8 @@ fn documents(engines: &[&Engine], queue: &str) -> String {
 
 /// Keeps the only engine busy until it is dropped.
 fn occupy(gateway: &Gateway, headers: &str) -> Client {
-    let mut client = gateway.send_chat(headers, &stream(MODEL, 2_000));
+    let headers = format!("{headers}x-fault: hang-mid-stream=1\r\n");
+    let mut client = gateway.send_chat(&headers, &stream(MODEL, 3));
     assert_eq!(client.head().status, 200);
     client
 }

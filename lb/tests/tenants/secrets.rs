@@ -9,10 +9,10 @@ use crate::listener::{HOST, connect, trusting, with_client_certificates};
 use crate::pki::Authority;
 use crate::support::client::request;
 use crate::support::engines::{ALIAS, MODEL, worker_set};
-use crate::support::{Driver, Setup, engine, eventually, get, model_requests};
+use crate::support::{Driver, Setup, engine, eventually, fleet, model_requests};
 use crate::tenant;
 
-on_both_drivers![no_secret_and_no_prompt_is_ever_told];
+on_both_drivers![no_secret_and_no_prompt_is_ever_told, a_key_that_cannot_be_read_is_told_by_what_it_is_missed_for,];
 
 const KEY: &str = "MARK-api-key-5f1c";
 const WRONG_KEY: &str = "MARK-wrong-key-91ab";
@@ -131,7 +131,7 @@ fn no_secret_and_no_prompt_is_ever_told(driver: Driver) {
     // Everything that was served and written, to the end of the process.
     let mut told = answers;
     for page in ["/", "/metrics", "/config", "/decisions", "/endpoints", "/readyz", "/healthz"] {
-        let answer = get(gateway.admin, page);
+        let answer = gateway.page(page);
         assert!(!answer.body.is_empty(), "{page}");
         told.push(format!("{page}: {}", answer.text()));
     }
@@ -157,4 +157,12 @@ fn expect_no_mark(told: &[String], tokens: &[String], private_keys: &[String]) {
             assert!(!text.contains(mark), "{mark} is in {text}");
         }
     }
+}
+
+fn a_key_that_cannot_be_read_is_told_by_what_it_is_missed_for(driver: Driver) {
+    let engine = engine();
+    let tenants = tenant("alice", "apiKeys: [{ fromFile: ../absent.key }]");
+    let gateway = Setup::new(fleet(&[&engine]) + &tenants).start(driver);
+    let line = gateway.wait_for_line(&["K0107", "absent.key", "nobody is known by this key"]);
+    assert!(!line.contains("destination"), "{line}");
 }

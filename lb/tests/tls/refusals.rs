@@ -2,13 +2,12 @@
 
 use std::io::{Read, Write};
 use std::process::Command;
-use std::time::Instant;
 
-use crate::listener::{HOST, over_tls, session, socket, start, start_with};
+use crate::listener::{HOST, connect, over_tls, session, socket, start, start_with};
 use crate::pki::Authority;
 use crate::support::client::request;
 use crate::support::engines::MODEL;
-use crate::support::{Driver, PATIENCE, Setup, chat, engine, fleet};
+use crate::support::{Driver, Setup, chat, engine, eventually, fleet};
 
 on_both_drivers![
     who_speaks_no_tls_gets_an_alert_and_the_end,
@@ -39,21 +38,22 @@ fn who_speaks_no_tls_gets_an_alert_and_the_end(driver: Driver) {
 
 fn a_handshake_that_is_not_done_in_time_ends(driver: Driver) {
     let engine = engine();
-    let tls = start_with(driver, Setup::new(fleet(&[&engine])).server("timeouts: { requestHead: 200ms }"));
+    let tls = start_with(driver, Setup::new(fleet(&[&engine])).server("timeouts: { requestHead: 2s }"));
     let mut hello = Vec::new();
     session(&tls.trusting()).write_tls(&mut hello).unwrap();
-    for begun in [&b""[..], &hello[..1], &hello[..hello.len() / 2], &hello] {
+    let begun = [&b""[..], &hello[..1], &hello[..hello.len() / 2], &hello].map(|begun| {
         let mut socket = socket(tls.address());
         socket.write_all(begun).unwrap();
-        let began = Instant::now();
-        let mut answer = Vec::new();
-        socket.read_to_end(&mut answer).unwrap();
-        assert!(began.elapsed() < PATIENCE / 2, "{} bytes", begun.len());
+        socket
+    });
+    for mut socket in begun {
+        // It ends although the client does not.
+        socket.read_to_end(&mut Vec::new()).unwrap();
     }
     tls.gateway.wait_for_metric("kinference_tls_handshake_failures_total", &[], 4.0);
     tls.gateway.wait_for_metric("kinference_downstream_connections_open", &[], 0.0);
-    // Once it is done, the connection may be idle for longer than that.
-    let mut client = tls.connect();
+    // A handshake that is done in time, which a client on a busy machine may need some attempts for.
+    let mut client = eventually("a handshake is done", || connect(tls.address(), &tls.trusting()).ok());
     client.send(request("/v1/chat/completions", "", &chat(MODEL, 1)));
     assert_eq!(client.answer().status, 200);
 }

@@ -7,7 +7,6 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use rustls::pki_types::CertificateDer;
 
@@ -17,7 +16,7 @@ use crate::listener::{
 use crate::pki::{Authority, Leaf};
 use crate::support::client::request;
 use crate::support::engines::{MODEL, slow_engine};
-use crate::support::{Driver, Gateway, Setup, chat, engine, eventually, fleet, get, stream};
+use crate::support::{Driver, Gateway, Setup, chat, engine, eventually, fleet, stream};
 
 on_both_drivers![
     a_pair_is_changed_under_load_without_a_failed_request,
@@ -37,13 +36,8 @@ fn shown(tls: &TlsGateway) -> CertificateDer<'static> {
     client.stream().conn.peer_certificates().unwrap()[0].clone().into_owned()
 }
 
-/// A change is noticed by its event; without events it would take the 5 s of the next look.
-const NOTICED_WITHIN: Duration = Duration::from_secs(4);
-
 fn wait_until_shown(tls: &TlsGateway, leaf: &Leaf) {
-    let changed = Instant::now();
     eventually("new connections are shown the new certificate", || (shown(tls) == leaf.certificate).then_some(()));
-    assert!(changed.elapsed() < NOTICED_WITHIN, "noticed only after {:?}", changed.elapsed());
 }
 
 fn a_pair_is_changed_under_load_without_a_failed_request(driver: Driver) {
@@ -176,7 +170,7 @@ fn an_expired_certificate_is_shown_with_a_warning(driver: Driver) {
 
 /// Where the two TLS listeners are, by the metric about their certificates.
 fn tls_addresses(gateway: &Gateway) -> Vec<SocketAddr> {
-    let page = get(gateway.admin, "/metrics").text();
+    let page = gateway.page("/metrics").text();
     let lines =
         page.lines().filter_map(|line| line.strip_prefix("kinference_tls_certificate_expiry_seconds{listener=\""));
     lines.map(|rest| rest.split('"').next().unwrap().parse().unwrap()).collect()

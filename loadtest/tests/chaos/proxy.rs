@@ -13,10 +13,16 @@ use std::{
 
 use crate::wire::{Ambiguous, Chunks, Expectations, Half, Message, NoRequest, Reading, Reads, Wire, without_chunks};
 
-/// How long it waits for an engine's first byte.
-pub(crate) const FIRST_BYTE_MAX: Duration = Duration::from_millis(1500);
-/// An engine that has failed is left alone for this time.
-const EJECTED: Duration = Duration::from_millis(400);
+/// How long it says to wait for an engine's first byte: on a busy machine a good engine may need seconds for it.
+pub(crate) fn first_byte_max(sin: Sin) -> Duration {
+    Duration::from_millis(if sin == Sin::Nothing { 10_000 } else { 1_500 })
+}
+
+/// How long an engine that has failed is left alone: for some requests, also on a busy machine.
+fn ejected(sin: Sin) -> Duration {
+    Duration::from_millis(if sin == Sin::Nothing { 2_000 } else { 400 })
+}
+
 /// Answers of 5xx in a row that count as a failure.
 const ERRORS_MAX: usize = 3;
 
@@ -322,7 +328,7 @@ impl Shared {
     fn blame(&self, engine: usize) {
         // Whoever blames for client errors is found out by whom it leaves aside, however slow the machine is.
         let for_good = matches!(self.sin, Sin::NeverForgives | Sin::BlamesForClientErrors);
-        let time = if for_good { Duration::from_secs(3600) } else { EJECTED };
+        let time = if for_good { Duration::from_secs(3600) } else { ejected(self.sin) };
         if self.sin != Sin::NeverEjects {
             *self.states[engine].down_until.lock().unwrap() = Some(Instant::now() + time);
         }
@@ -352,7 +358,7 @@ impl Shared {
         let wait = match self.sin {
             Sin::IsImpatient => Duration::from_millis(200),
             Sin::WaitsForEver => Duration::from_secs(30),
-            _ => FIRST_BYTE_MAX,
+            sin => first_byte_max(sin),
         };
         let mut upstream = self.connect(engine)?;
         upstream.stream.write_all(&request.head())?;

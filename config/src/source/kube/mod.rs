@@ -92,6 +92,20 @@ struct Access {
 /// # Errors
 /// What is wrong with it, in one line that holds nothing of the file.
 pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
+    check_readable(path)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
+    let loaded = runtime.block_on(async {
+        let file = Kubeconfig::read_from(path)?;
+        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
+    });
+    match loaded {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("the kubeconfig {} cannot be used: {}", path.display(), said(&error))),
+    }
+}
+
+/// Whether it is a file that holds something, and not too much.
+fn check_readable(path: &Path) -> Result<(), String> {
     let wrong = |why: &dyn fmt::Display| Err(format!("the kubeconfig {} {why}", path.display()));
     let file = match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => return wrong(&"is not a file"),
@@ -108,15 +122,22 @@ pub fn check_kubeconfig(path: &Path) -> Result<(), String> {
     if u64::try_from(bytes.len()).is_ok_and(|length| length > KUBECONFIG_BYTES_MAX) {
         return wrong(&format_args!("has more than {KUBECONFIG_BYTES_MAX} bytes"));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| error.to_string())?;
-    let loaded = runtime.block_on(async {
-        let file = Kubeconfig::read_from(path)?;
-        kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await
-    });
-    match loaded {
-        Ok(_) => Ok(()),
-        Err(error) => wrong(&format_args!("cannot be used: {}", said(&error))),
-    }
+    Ok(())
+}
+
+/// Whether what `KUBECONFIG` names can be read, where it names anything. One file must lead to a server; of several, each may
+/// hold a part.
+///
+/// # Errors
+/// What is wrong, in one line that holds nothing of the files.
+pub fn check_environment() -> Result<(), String> {
+    let named = std::env::var_os("KUBECONFIG").unwrap_or_default();
+    let paths: Vec<_> = std::env::split_paths(&named).filter(|path| !path.as_os_str().is_empty()).collect();
+    let checked = match paths.as_slice() {
+        [path] => check_kubeconfig(path),
+        paths => paths.iter().try_for_each(|path| check_readable(path)),
+    };
+    checked.map_err(|why| format!("KUBECONFIG: {why}"))
 }
 
 /// What is wrong with a kubeconfig, in one line. Its parser shows the text around a fault, which may be a token.

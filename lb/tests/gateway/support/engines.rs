@@ -1,7 +1,8 @@
 //! Engines, the documents that name them, and the requests they take.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use engine::fault::{Rule, parse_list};
 use engine::step::{Parameters, StepCost};
@@ -28,6 +29,20 @@ pub(crate) fn slow_engine(token_ms: u32) -> Engine {
 /// An engine with other settings; it serves [`MODEL`].
 pub(crate) fn engine_of(settings: Settings) -> Engine {
     Engine::start(Settings { models: vec![MODEL.to_owned()], ..settings }).expect("loopback has a free port")
+}
+
+/// An address of this host that nobody else is at: what was bound there and is no longer stays free, as no client connects from
+/// there and nobody else takes a port.
+pub(crate) fn own_host() -> Ipv4Addr {
+    static TAKEN: AtomicU8 = AtomicU8::new(0);
+    Ipv4Addr::new(127, 0, 1, TAKEN.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+}
+
+/// An engine that can be stopped and started again at its address, as fast as it can or needing so long for each token.
+pub(crate) fn engine_at_own_host(token_ms: u32) -> Engine {
+    let cost = StepCost { base_us: f64::from(token_ms) * 1e3, ..StepCost::NONE };
+    let parameters = Parameters { cost, ..Parameters::default() };
+    engine_of(Settings { parameters, listen: (own_host(), 0).into(), ..Settings::default() })
 }
 
 /// Stops the engine and starts another one at the same address.

@@ -147,6 +147,11 @@ impl Gateway {
              {}\naccessLog: {{ path: access.log }}\n{}",
             setup.listen, setup.listener, setup.threads, setup.source, setup.server
         );
+        // What a test holds stays held on a machine on which the test takes minutes.
+        let server = match setup.server.contains("timeouts:") {
+            true => server,
+            false => server + "timeouts: { firstByte: 10m, idle: 10m, clientIdle: 10m }\n",
+        };
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
         }
@@ -194,7 +199,7 @@ impl Gateway {
     /// Waits until so many endpoints are ready.
     pub(crate) fn wait_for_endpoints(&self, endpoints: usize) {
         eventually("enough endpoints are ready", || {
-            let answer = get(self.admin, "/readyz");
+            let answer = self.page("/readyz");
             (answer.status == 200 && answer.json()["endpointsReady"].as_u64()? >= endpoints as u64).then_some(())
         });
     }
@@ -245,9 +250,24 @@ impl Gateway {
         whole.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 
+    /// A page of the admin server in which every thread had its say. On a busy machine one may be too late for a page, which
+    /// then tells so, and lacks what that thread counts.
+    pub(crate) fn page(&self, path: &str) -> Answer {
+        eventually(&format!("every thread is heard in {path}"), || {
+            let answer = get(self.admin, path);
+            let text = answer.text();
+            let whole = match path {
+                "/metrics" => text.contains("\nkinference_data_threads_stuck 0\n"),
+                "/endpoints" => text.contains("\"stuckThreads\":[]"),
+                _ => !text.contains("the control thread does not answer"),
+            };
+            whole.then_some(answer)
+        })
+    }
+
     /// The sum of all samples of a metric whose labels hold every one of `labels`.
     pub(crate) fn metric(&self, name: &str, labels: &[&str]) -> f64 {
-        let page = get(self.admin, "/metrics").text();
+        let page = self.page("/metrics").text();
         let samples =
             page.lines().filter_map(|line| line.strip_prefix(name)).filter(|rest| rest.starts_with(['{', ' ']));
         samples
@@ -263,7 +283,7 @@ impl Gateway {
 
     /// An endpoint, as it sees it.
     pub(crate) fn endpoint(&self, address: SocketAddr) -> Value {
-        let json = get(self.admin, "/endpoints").json();
+        let json = self.page("/endpoints").json();
         let mut endpoints = json["endpoints"].as_array().unwrap().iter();
         endpoints.find(|endpoint| endpoint["address"] == address.to_string()).cloned().unwrap_or_default()
     }
@@ -278,7 +298,7 @@ impl Gateway {
     /// Waits until no request is in flight anywhere, by every count there is.
     pub(crate) fn expect_nothing_in_flight(&self) {
         eventually("no request is in flight", || {
-            let json = get(self.admin, "/endpoints").json();
+            let json = self.page("/endpoints").json();
             let mut endpoints = json["endpoints"].as_array().unwrap().iter();
             let idle = endpoints.all(|endpoint| {
                 let requests = &endpoint["belief"]["requests"];
@@ -306,7 +326,7 @@ impl Gateway {
 
     /// The state of the configuration.
     pub(crate) fn config(&self) -> Value {
-        get(self.admin, "/config").json()
+        self.page("/config").json()
     }
 
     /// Its process.

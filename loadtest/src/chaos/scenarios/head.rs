@@ -1,7 +1,5 @@
 //! Paths, header lines and the rules of HTTP/1.1 around them.
 
-use std::time::Duration;
-
 use super::super::stage::{CHAT, Judged, Miss, Stage, Which, ensure, expect_chat, expect_ok};
 use super::body::only_request;
 
@@ -85,7 +83,7 @@ pub(crate) fn expect_continue(stage: &mut Stage<'_>) -> Judged {
         format!("content-type: application/json\r\nexpect: 100-continue\r\ncontent-length: {}\r\n", body.len());
     let mut client = stage.client()?;
     client.send(stage.head("POST", CHAT, &headers).as_bytes()).map_err(|error| error.to_string())?;
-    client.patience(stage.plan.patience.min(Duration::from_secs(2)));
+    client.patience(stage.plan.patience / 4);
     let interim = client.interim().map_err(|trouble| format!("waiting for 100 Continue: {trouble}"))?;
     ensure(interim == 100, || format!("{interim} instead of 100 Continue"))?;
     client.patience(stage.plan.patience);

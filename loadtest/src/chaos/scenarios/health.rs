@@ -83,10 +83,10 @@ pub(crate) fn client_errors_do_not_count(stage: &mut Stage<'_>) -> Judged {
 
 /// An engine that thinks long delays only those who wait for it.
 pub(crate) fn slow_endpoint(stage: &mut Stage<'_>) -> Judged {
-    const SLOW_MAX: Duration = Duration::from_secs(2);
     const REQUESTS: usize = 32;
-    // Not so slow that the proxy gives it up.
-    let slow_time = stage.plan.first_byte_timeout.map_or(SLOW_MAX, |limit| SLOW_MAX.min(limit / 2));
+    // Slower than any other request, and not so slow that the proxy gives it up.
+    let slow_max = stage.plan.patience / 4;
+    let slow_time = stage.plan.first_byte_timeout.map_or(slow_max, |limit| slow_max.min(limit / 2));
     stage.fault(Which::One(0), &format!("delay-head={}", slow_time.as_millis()))?;
     let bodies: Vec<String> = (0..REQUESTS).map(|_| stage.whole(2)).collect();
     let (mut slow, mut fast_max) = (0, Duration::ZERO);
@@ -118,6 +118,6 @@ pub(crate) fn first_byte_timeout(stage: &mut Stage<'_>) -> Judged {
     ensure(answer.status == 504 || answer.status == 502, || format!("expected 504, got {}", answer.brief()))?;
     ensure(took >= limit / 2, || format!("given up after {} ms already", took.as_millis()))?;
     let stopped = || stage.asked_any().iter().all(|record| record.outcome == Outcome::Aborted);
-    ensure(eventually(Duration::from_secs(1), stopped).is_some(), || "the engine is still working".to_owned())?;
+    ensure(eventually(stage.plan.patience / 4, stopped).is_some(), || "the engine is still working".to_owned())?;
     Ok(format!("{} after {} ms", answer.status, took.as_millis()))
 }

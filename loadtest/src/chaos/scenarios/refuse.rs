@@ -1,6 +1,6 @@
 //! Requests that must be refused: readable for an honest client, without effect for a dishonest one.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::super::{
     client::Client,
@@ -148,7 +148,7 @@ pub(crate) fn smuggling(stage: &mut Stage<'_>) -> Judged {
         let _ = client.send(request.as_bytes());
         match client.answer() {
             Ok(answer) if matches!(answer.status, 400..=499 | 501) => {
-                client.patience(Duration::from_secs(2));
+                client.patience(stage.plan.patience / 4);
                 if !client.is_closed() {
                     wrong.push(format!("{name}: the connection goes on"));
                 }

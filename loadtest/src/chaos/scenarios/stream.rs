@@ -88,7 +88,7 @@ pub(crate) fn events_pass_at_once(stage: &mut Stage<'_>) -> Judged {
     stage.fault(Which::All, &format!("hang-mid-stream={EVENTS}"))?;
     let start = Instant::now();
     let mut client = stage.begin("", &stage.stream(20))?;
-    client.patience(stage.plan.patience.min(Duration::from_secs(2)));
+    client.patience(stage.plan.patience / 4);
     let answer = client.answer_until(|answer| answer.events().len() == EVENTS);
     let events = answer.map_or(0, |answer| answer.events().len());
     ensure(events == EVENTS, || {
