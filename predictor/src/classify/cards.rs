@@ -8,6 +8,9 @@ use super::runs::{LIST, Run, Shape};
 
 /// A payment card: issuer range, length and Luhn; groups as printed on cards, or a word.
 pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
+    if !checksum::luhn(window.chars) {
+        return;
+    }
     let printed = window.is_single()
         || window.spelled()
         || matches!(
@@ -32,9 +35,8 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     // Groups of whole hundreds are amounts and sizes; one card in a hundred million has only such.
     let round = window.sizes.len() > 1 && window.chars.chunks(4).all(|group| group.ends_with(b"00"));
     let proof = shape_if((printed || pairs) && !article && !round);
-    take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
-    let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
-    take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
+    take_if(lane, window, Kind::CreditCard, proof, checksum::card_range);
+    take_if(lane, window, Kind::CreditCard, Proof::Word, checksum::card_range_wide);
 }
 
 /// A card whose digits end where a word begins without a space: `card:4012888888881881exp:0929`. A word must stand by, as hashes look like it.
@@ -74,7 +76,7 @@ pub(super) fn misread(lane: &mut Lane<'_>, window: &Window<'_>) {
 /// Judges the runs that only commas, line ends, bars and the like join: cards written as lists. The word must be there, as one list of
 /// numbers in ten passes the check.
 pub(super) fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
-    if !lane.kinds.contains(Kind::CreditCard) {
+    if !lane.may_be_supported_somewhere(Kind::CreditCard) {
         return;
     }
     let mut at = 0;
@@ -82,21 +84,21 @@ pub(super) fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
         let first = runs[at];
         let mut taken = 1;
         // The first line of a card that goes on in the next one has spaces in it.
-        let listed = first.gap != 0 && runs[at..].iter().take(3).any(|run| run.gap == LIST);
-        if listed && first.shape == Shape::Digits {
-            match first.len() {
-                4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
+        let listed = || runs[at..].iter().take(3).any(|run| run.gap == LIST);
+        match first.len() {
+            4 if first.shape == Shape::Digits && first.gap != 0 && listed() => {
+                [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
                     .into_iter()
-                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
-                1 if first.gap == LIST => {
-                    taken = one_digit_runs(&runs[at..]);
-                    lane.work(taken);
-                    if (13..=19).contains(&taken) {
-                        listed_card(lane, &runs[at..], &[1; 19][..taken]);
-                    }
-                }
-                _ => {}
+                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes));
             }
+            1 if first.gap == LIST && first.shape == Shape::Digits => {
+                taken = one_digit_runs(&runs[at..]);
+                lane.work(taken);
+                if (13..=19).contains(&taken) {
+                    listed_card(lane, &runs[at..], &[1; 19][..taken]);
+                }
+            }
+            _ => {}
         }
         at += taken;
     }

@@ -94,11 +94,8 @@ fn special_at(source: &str, at: usize) -> (usize, Option<Form>) {
         b'\\' => json_escape(rest),
         b'%' => percent_escape(rest),
         b'&' => html_escape(rest),
-        // Blocks of which no character has another form, told by their first bytes: Latin, Greek, Cyrillic and Hebrew, kana, Han and Hangul.
-        // Most text that is not ASCII is of these.
-        0xc3..=0xc9 | 0xce..=0xd7 => return (2, None),
+        // Kana have no other form. The blocks of which this is told by the first byte are not looked at: see `specials`.
         0xe3 if rest.get(1).is_some_and(|second| *second > 0x80) => return (3, None),
-        0xe4..=0xec => return (3, None),
         _ => {
             let Some(char) = source.get(at..).and_then(|rest| rest.chars().next()) else { return (1, None) };
             let form = plain_form(char);
