@@ -157,6 +157,101 @@ fn disguised_identifiers_are_found() {
 }
 
 #[test]
+fn numbers_are_found_whose_groups_stand_in_cells_or_lines_of_their_own() {
+    assert_found(&[
+        (Kind::CreditCard, "4111\t1111\t1111\t1111"),
+        (Kind::CreditCard, "4111\n1111\n1111\n1111"),
+        (Kind::CreditCard, "4111\r\n1111\r\n1111\r\n1111\r\n"),
+        (Kind::CreditCard, "from the sheet:\n3782\t822463\t10005\nthanks"),
+        (Kind::CreditCard, "card 4111 1111\n1111 1111"),
+        (Kind::CreditCard, "card 41111111\n11111111"),
+        (Kind::CreditCard, "card 411111=\n1111111111"),
+        (Kind::CreditCard, "4111 1111=\r\n 1111 1111"),
+        (Kind::CreditCard, "curl -d 4111 1111 \\\n1111 1111"),
+        (Kind::Iban, "DE89\t3704\t0044\t0532\t0130\t00"),
+        (Kind::Iban, "DE89\n3704\n0044\n0532\n0130\n00"),
+        (Kind::Iban, "DE8937040044=\n0532013000"),
+        (Kind::UsSsn, "ssn 536-90=\n-4399"),
+    ]);
+    let scanner = scanner();
+    for table in [
+        "4111\t1111\t1111\t1111\n4539\t1488\t0343\t6467",
+        "a\t4111\t1111\t1111\t1111",
+        "4111\t1111\t1111\t1111\tx",
+        "12\n4111\n1111\n1111\n1111",
+        "4111\n1111\n1111\n1111\n1111",
+        "4111,1111,1111,1111",
+        "4111 | 1111 | 1111 | 1111",
+        "41111111\n11111111",
+    ] {
+        assert_eq!(found(scanner, table), [], "{table:?}");
+    }
+}
+
+#[test]
+fn addresses_of_rare_forms_are_found() {
+    for (text, address) in [
+        ("\"john smith\"@corp.de", "\"john smith\"@corp.de"),
+        ("to \u{201c}john smith\u{201d}@corp.de", "\u{201c}john smith\u{201d}@corp.de"),
+        ("{\"to\": \"\\\"j s\\\"@corp.de\"}", "\\\"j s\\\"@corp.de"),
+        ("<john@[192.168.1.5]>", "john@[192.168.1.5]"),
+        ("john@[IPv6:2001:db8::1].", "john@[IPv6:2001:db8::1]"),
+        ("john\\x40corp.de", "john\\x40corp.de"),
+        ("john\\u{40}corp.de", "john\\u{40}corp.de"),
+        ("To: john=40corp.de", "john=40corp.de"),
+        ("?mail=john%40corp.de", "john%40corp.de"),
+        ("john&#64;corp.de", "john&#64;corp.de"),
+        ("john&commat;corp.de", "john&commat;corp.de"),
+    ] {
+        let hits = found(scanner(), text);
+        assert!(hits.iter().any(|(kind, found)| *kind == Kind::Email && found.contains(address)), "{text}: {hits:?}");
+    }
+    for text in [
+        "\"Paris\"@fr . \"Rome\"@it .",
+        "x\"y\"@corp.de",
+        "\"\"@corp.de",
+        "a@[1, 2, 3] b@[i][j] c@[x.y.z]",
+        "john@[2001:db8::1]:/srv",
+        "/list?limit=40items.all&n=1",
+        "x=40 y=4012 z=40px",
+        "C:\\x40 \\x4 \\u{110000}",
+    ] {
+        assert_eq!(found(scanner(), text), [], "{text}");
+    }
+}
+
+#[test]
+fn german_papers_are_known_with_their_check_digit_beside_their_word() {
+    assert_found(&[
+        (Kind::Passport, "Reisepass C01X00T478"),
+        (Kind::Passport, "Reisepassnummer: C01X00T478D"),
+        (Kind::Passport, "Personalausweis T220001293"),
+        (Kind::Passport, "Personalausweisnummer 1220001297"),
+        (Kind::Passport, "Ausweisnummer T22000129"),
+        (Kind::Passport, "alter Perso, Ausweis-Nr. 1220001297D"),
+    ]);
+    for text in
+        ["C01X00T478", "Reisepass C01X00T470", "Personalausweis ab 16, Antrag 1220001290", "T220001293 auf Lager"]
+    {
+        assert_eq!(found(scanner(), text), [], "{text}");
+    }
+}
+
+#[test]
+fn telephone_words_of_small_ads_count_in_their_languages() {
+    assert_found(&[
+        (Kind::Phone, "mi cel 55 1629 4899"),
+        (Kind::Phone, "truqueu al 693304933"),
+        (Kind::Phone, "telèfon 693304933"),
+        (Kind::Phone, "للتواصل واتساب 583775238"),
+        (Kind::Phone, "תתקשרו או וואטסאפ 583775238"),
+        (Kind::Phone, "пишите в ватсап 9213334455"),
+        (Kind::Phone, "liên hệ 583775238"),
+        (Kind::Phone, "ফোন 5837752381"),
+    ]);
+}
+
+#[test]
 fn harmless_text_is_left_alone() {
     let scanner = scanner();
     let cases = [

@@ -366,6 +366,17 @@ MA MC MD ME MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG
 PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TG TH TJ TL TM TN TO TR TT TV TW TZ UA UG US UY \
 UZ VA VC VE VG VI VN VU WS XK YE YT ZA ZM ZW ";
 
+/// ICAO 9303, part 3, section 4.9: weights 7, 3, 1; letters count from 10. The last character is the check digit.
+pub(super) fn icao_9303(text: &[u8]) -> bool {
+    let Some((check, number)) = text.split_last() else { return false };
+    let value = |byte: &u8| match byte {
+        b'A'..=b'Z' => u32::from(byte - b'A') + 10,
+        _ => u32::from(byte.wrapping_sub(b'0').min(9)),
+    };
+    let sum: u32 = number.iter().zip([7, 3, 1].into_iter().cycle()).map(|(byte, weight)| value(byte) * weight).sum();
+    check.is_ascii_digit() && sum % 10 == value(check)
+}
+
 /// How a country writes its IBANs, by the SWIFT IBAN registry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct IbanForm {

@@ -102,12 +102,12 @@ fn places(text: &[u8], test: impl Fn(u8) -> u8) -> u64 {
 }
 
 /// The places among the first 64 bytes of `text` of bytes that begin what may have a plain form: an escape (backslash, percent sign,
-/// ampersand), or a character of other blocks than Latin, Greek, Cyrillic, Hebrew, Han and Hangul, of which most text is that is not ASCII.
+/// ampersand, equals sign), or a character of other blocks than Latin, Greek, Cyrillic, Hebrew, Han and Hangul, of which most text is that is not ASCII.
 pub(super) fn specials(text: &[u8]) -> u64 {
     places(text, |byte| {
         let two = is(byte, 0xc2) | within(byte, 0xca, 0xcd) | within(byte, 0xd8, 0xdf);
         let more = within(byte, 0xe0, 0xe3) | within(byte, 0xed, 0xff);
-        two | more | is(byte, b'\\') | within(byte, b'%', b'&')
+        two | more | is(byte, b'\\') | within(byte, b'%', b'&') | is(byte, b'=')
     })
 }
 
@@ -306,7 +306,7 @@ mod tests {
         let text: Vec<u8> = (0..=u8::MAX).collect();
         for (start, bytes) in (0..).zip(text.chunks(BLOCK_BYTES)) {
             let common = |byte: u8| matches!(byte, 0x80..=0xc1 | 0xc3..=0xc9 | 0xce..=0xd7 | 0xe4..=0xec);
-            let special = |byte: u8| byte >= 0x80 && !common(byte) || matches!(byte, b'\\' | b'%' | b'&');
+            let special = |byte: u8| byte >= 0x80 && !common(byte) || matches!(byte, b'\\' | b'%' | b'&' | b'=');
             let slow = bytes.iter().zip(0..).fold(0, |places, (byte, at)| places | u64::from(special(*byte)) << at);
             assert_eq!(specials(bytes), slow, "{start}");
             assert_eq!(specials(&bytes[..13]), slow & 0x1fff, "{start}");

@@ -296,6 +296,9 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
         10 => {
             check(UkNhs, Proof::Word, checksum::uk_nhs);
             check(SePersonnummer, Proof::Word, checksum::se_personnummer);
+            if window.is_single() {
+                check(Passport, Proof::Word, checksum::icao_9303);
+            }
             if dashed(&[6, 4]) {
                 check(FiHetu, Proof::Shape, checksum::fi_hetu);
             }

@@ -18,10 +18,20 @@ pub(super) fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
     if matches!(text.len(), 7..=9) && ((serial && leading <= 3) || text.len() == 9) {
         lane.take_if_supported(Kind::Passport, start, end);
     }
+    if german(text) {
+        lane.take_if_supported(Kind::Passport, start, end);
+    }
     let british = text.len() == 16 && leading == 5 && text[5..11].iter().all(u8::is_ascii_digit);
     if (serial && leading <= 3) || british {
         lane.take_if_supported(Kind::UsDriverLicense, start, end);
     }
+}
+
+/// Whether a token is the number of a German passport or identity card with its check digit, and perhaps the nationality behind it, as in
+/// the line for machines (ICAO 9303, part 3, section 4.9).
+fn german(text: &[u8]) -> bool {
+    let number = text.strip_suffix(b"D").filter(|rest| rest.len() == 10).unwrap_or(text);
+    number.len() == 10 && checksum::icao_9303(number)
 }
 
 /// Separators in a row inside an IBAN.
