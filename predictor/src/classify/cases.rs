@@ -12,8 +12,11 @@ fn scanner() -> &'static Scanner {
 
 fn compile() -> Scanner {
     let kinds = KindSet::personal().union(KindSet::of_groups(&[Group::Network, Group::Crypto]));
-    Scanner::compile(&[Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag }), Builtin::Secrets])
-        .expect("the built-ins compile")
+    Scanner::compile(&[
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
+    ])
+    .expect("the built-ins compile")
 }
 
 fn found(scanner: &Scanner, text: &str) -> Vec<(Kind, String)> {
@@ -519,7 +522,7 @@ fn unreadable_parts_count_as_personal_and_a_scan_left_unfinished_too() {
 
 #[test]
 fn an_unreadable_request_gets_no_tag_when_told_to_ignore() {
-    let spec = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::Ignore };
+    let spec = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::Ignore, scopes: Scopes::ALL };
     let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("compiles");
     let shape = Shape { image: true, ..Shape::default() };
     assert_eq!(scanner.scan(&mut Scratch::default(), [], &shape).pii(), Verdict::No);
@@ -527,10 +530,38 @@ fn an_unreadable_request_gets_no_tag_when_told_to_ignore() {
 
 #[test]
 fn only_the_wanted_kinds_are_found() {
-    let spec = PiiSpec { kinds: [Kind::Iban].into_iter().collect(), on_unknown: OnUnknown::AddTag };
+    let spec =
+        PiiSpec { kinds: [Kind::Iban].into_iter().collect(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL };
     let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("compiles");
     let hits = found(&scanner, "jane@acme-corp.io pays from DE89 3704 0044 0532 0130 00 with 4111 1111 1111 1111");
     assert_eq!(hits.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Iban]);
+}
+
+#[test]
+fn personal_data_and_credentials_are_looked_for_in_their_scopes_and_in_what_belongs_to_no_message() {
+    let personal = |kind: Kind, scopes: &[Scope]| {
+        let (kinds, scopes) = ([kind].into_iter().collect(), scopes.iter().copied().collect());
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes })
+    };
+    let builtins = [
+        personal(Kind::Email, &[Scope::User]),
+        personal(Kind::CreditCard, &[Scope::User, Scope::Tool]),
+        Builtin::Secrets([Scope::Tool].into_iter().collect()),
+    ];
+    let scanner = Scanner::compile(&builtins).expect("it compiles");
+    let text = concat!("ann@firm.org 4111 1111 1111 1111 gh", "p_3BffRAk6VGRwvQL9cSuMS1831MgCcTFN6Wog");
+    let (mail, card, token) = (Kind::Email, Kind::CreditCard, Kind::GithubToken);
+    for (scope, expected) in [
+        (Scope::System, &[][..]),
+        (Scope::Assistant, &[]),
+        (Scope::User, &[mail, card]),
+        (Scope::Tool, &[card, token]),
+        (Scope::Rest, &[mail, card, token]),
+    ] {
+        let mut scratch = Scratch::default();
+        let findings = scanner.scan(&mut scratch, [Piece { scope, text }], &Shape::default());
+        assert_eq!(findings.kinds().iter().collect::<Vec<_>>(), expected, "{scope:?}");
+    }
 }
 
 #[test]
@@ -580,6 +611,30 @@ fn keywords_obey_quorum_boundary_and_scope() {
 }
 
 #[test]
+fn words_that_are_all_needed_and_words_of_which_any_will_do_count_together() {
+    let both =
+        || keywords(&["merger", "target", "price", "deadline"], Quorum::AllAndAny { all: 2, any: 2 }, Boundary::Word);
+    for (text, expected) in [
+        ("the merger, its target, the price and the deadline", true),
+        ("merger: target A, price 1, price 2", true),
+        ("merger merger merger, price, deadline", false),
+        ("merger and target, one price", false),
+        ("price, deadline, price", false),
+    ] {
+        assert_eq!(has_own_tag(both(), Scope::User, text), expected, "{text}");
+    }
+    for quorum in [
+        Quorum::AllAndAny { all: 4, any: 1 },
+        Quorum::AllAndAny { all: 2, any: 0 },
+        Quorum::AllAndAny { all: 5, any: 0 },
+        Quorum::AllAndAny { all: 0, any: 0 },
+    ] {
+        let words = keywords(&["a", "b", "c", "d"], quorum, Boundary::Word);
+        assert!(Scanner::compile(&[words]).is_err(), "{quorum:?}");
+    }
+}
+
+#[test]
 fn patterns_match_across_slices_and_in_their_scope() {
     let pattern = |text: &str| {
         has_own_tag(
@@ -609,7 +664,7 @@ fn a_bad_specification_names_the_classifier_and_the_field() {
         })
     };
     let cases = [
-        (Builtin::Pii(PiiSpec { kinds: KindSet::EMPTY, on_unknown: OnUnknown::AddTag }), "kinds"),
+        (Builtin::Pii(PiiSpec { kinds: KindSet::EMPTY, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }), "kinds"),
         (keywords(&[], Quorum::All, Boundary::Word), "words"),
         (keywords(&["a", ""], Quorum::All, Boundary::Word), "words[1]"),
         (keywords(&["a"], Quorum::Any(0), Boundary::Word), "minCount"),
@@ -619,7 +674,7 @@ fn a_bad_specification_names_the_classifier_and_the_field() {
         (Builtin::Complexity(ComplexitySpec { low: 0.1, high: 0.9, model: Some(vec![1]) }), "model"),
     ];
     for (builtin, field) in cases {
-        let error = Scanner::compile(&[Builtin::Secrets, builtin]).expect_err(field);
+        let error = Scanner::compile(&[Builtin::Secrets(Scopes::ALL), builtin]).expect_err(field);
         assert_eq!((error.index, error.field.as_str()), (1, field), "{error}");
     }
 }
@@ -691,7 +746,7 @@ fn a_scratch_space_serves_one_scanner_after_another() {
 #[test]
 fn a_piece_that_comes_again_is_not_read_again_and_holds_what_it_held() {
     let regex = RegexSpec { tag: "own".to_owned(), patterns: vec!["PRJ-[0-9]{4}".to_owned()], scopes: Scopes::ALL };
-    let personal = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::AddTag };
+    let personal = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL };
     let scanner =
         Scanner::compile(&[Builtin::Pii(personal), Builtin::Topics, Builtin::Regex(regex)]).expect("compiles");
     let (mut scratch, mut memory) = (Scratch::default(), Memory::new(7));

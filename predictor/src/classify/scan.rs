@@ -199,8 +199,9 @@ impl<'t> Scan<'_, 't> {
             if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
         let next = if end < piece.text.len() { cut(piece.text, end - SLICE_OVERLAP_BYTES).max(start + 1) } else { end };
         let slice = Slice { text: piece.text, piece: self.pieces, start, end, next };
-        if !self.scanner.kinds.is_empty() {
-            self.scratch.read(self.scanner, &slice);
+        let kinds = self.scanner.kinds_in(piece.scope);
+        if !kinds.is_empty() {
+            self.scratch.read(self.scanner, kinds, &slice);
         }
         self.scratch.read_own(self.scanner, piece.scope, &slice);
         self.at = next;
@@ -304,7 +305,7 @@ impl Slice<'_> {
 }
 
 impl Scratch {
-    fn read(&mut self, scanner: &Scanner, slice: &Slice<'_>) {
+    fn read(&mut self, scanner: &Scanner, kinds: KindSet, slice: &Slice<'_>) {
         let plain = self.normal.normalise(&slice.text[slice.start..slice.end]);
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
@@ -316,7 +317,7 @@ impl Scratch {
             classes: &self.classes,
             marks: &self.marks,
             context: &mut self.context,
-            kinds: scanner.kinds,
+            kinds,
             found: &mut self.found,
             covered: 0,
         };
