@@ -40,7 +40,8 @@ pub struct InferenceClassifierSpec {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub kinds: Vec<PiiKind>,
-    /// Which messages are read; absent: all.
+    /// Which messages are read; absent: all. PII and Secrets read what belongs to no message (names of speakers, metadata) besides.
+    /// Complexity reads the last turn of the user, whatever is written here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1))]
     pub scope: Vec<Scope>,
@@ -126,7 +127,7 @@ pub struct ClassifierTag {
     /// The tag.
     #[schemars(length(min = 1))]
     pub tag: String,
-    /// Keywords: at least `minCount` occurrences of these.
+    /// Keywords: at least `minCount` occurrences of these. With `all` too, both must hold.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(min = 1), inner(length(min = 1)))]
     pub any: Vec<String>,

@@ -584,6 +584,8 @@ DISGUISES = {
     "spelled_ko": spelled("ko", ""), "at_brackets": at_dot("<at>", "<dot>"), "at_fr": at_dot(" arobase ", " point "), "at_it": at_dot(" chiocciola ", " punto "),
     "at_nospam": lambda value: value.replace("@", "@nospam."), "underscored": lambda value: value.replace(" ", "_"), "spaced_groups": lambda value: value.replace(" ", "   "),
     "quoted_printable": lambda value: value.replace("@", "=40"), "brackets": lambda value: " ".join(f"[{part}]" for part in value.split(" ")),
+    "tabs": lambda value: value.replace(" ", "\t"), "lines": lambda value: value.replace(" ", "\n"), "commat": lambda value: value.replace("@", "&commat;"),
+    "hex_escape": lambda value: value.replace("@", "\\x40"), "soft_break": lambda value: value[: len(value) // 2] + "=\n" + value[len(value) // 2 :],
     "en_dash": lambda value: value.replace("-", "\u2013"), "no_break": lambda value: value.replace(" ", "\u00a0"), "thin_space": lambda value: value.replace(" ", "\u2009"),
 }
 

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use predictor::classify::{Builtin, Group, Kind, KindSet, OnUnknown, Piece, PiiSpec, Scanner, Scope, Scratch, Shape};
+use predictor::classify::{
+    Builtin, Group, Kind, KindSet, OnUnknown, Piece, PiiSpec, Scanner, Scope, Scopes, Scratch, Shape,
+};
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
@@ -25,7 +27,10 @@ fn main() -> ExitCode {
         }
     };
     let kinds = KindSet::personal().union(KindSet::of_groups(&[Group::Network, Group::Crypto]));
-    let builtins = [Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag }), Builtin::Secrets];
+    let builtins = [
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
+    ];
     let scanner = match Scanner::compile(&builtins) {
         Ok(scanner) => scanner,
         Err(error) => {

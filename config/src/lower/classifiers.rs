@@ -6,7 +6,7 @@ use predictor::classify::{Accuracy, ExamplesSpec, Scopes, leave_one_out};
 
 use super::Checked;
 use crate::node::Path;
-use crate::snapshot::{Classifier, ClassifierKind, ExampleTag, ResourceId, Snapshot};
+use crate::snapshot::{Classifier, ClassifierKind, ExampleTag, OnError, ResourceId, Snapshot};
 
 /// Share of sentences that the others must judge rightly. Guessing gives a half.
 const ACCURACY_RATIO_MIN: f64 = 0.8;
@@ -18,6 +18,8 @@ pub(super) fn warn(checked: &[Checked], snapshot: &Snapshot, findings: &mut Vec<
             continue;
         };
         unused(c, classifier, snapshot, findings);
+        unread(c, classifier, snapshot, findings);
+        findings.extend(idle_scope(c, classifier));
         match &classifier.kind {
             ClassifierKind::Examples { tags } => {
                 tags.iter().enumerate().for_each(|(i, tag)| findings.extend(poor(c, i, tag)));
@@ -40,6 +42,39 @@ fn unused(c: &Checked, classifier: &Classifier, snapshot: &Snapshot, findings: &
             format!("no rule of an attached policy refers to a tag of `{}`: it never runs", classifier.id.name);
         findings.push(c.finding(Code::ClassifierUnused, &path, message));
     }
+}
+
+/// That what cannot be read, and so may be personal, can leave the cluster.
+fn unread(c: &Checked, classifier: &Classifier, snapshot: &Snapshot, findings: &mut Vec<Diagnostic>) {
+    let personal = |c: &Classifier| matches!(c.kind, ClassifierKind::Pii { .. });
+    let namespace = &classifier.id.namespace;
+    // One that adds the tag does so for all of the namespace.
+    let kept = snapshot
+        .classifiers
+        .iter()
+        .any(|c| c.id.namespace == *namespace && personal(c) && c.on_error == OnError::AddTag);
+    if !personal(classifier) || kept {
+        return;
+    }
+    let mut pools = snapshot.pools.iter().filter(|pool| pool.id.namespace == *namespace);
+    if let Some(pool) = pools.find(|pool| pool.program.external_in_play()) {
+        let message = format!(
+            "a prompt that cannot be read (an image, token ids, bytes that are no text) gets no tag with `onError: Ignore`, and \
+             requests of the pool `{}` can leave the cluster: whatever keeps `pii` Local does not keep such a prompt; leave \
+             `onError` out, or write `AddTag`",
+            pool.id.name
+        );
+        findings.push(c.finding(Code::PersonalDataMayLeave, &Path::spec().key("onError"), message));
+    }
+}
+
+/// A scope of a classifier that reads the last turn of the user, whatever is written.
+fn idle_scope(c: &Checked, classifier: &Classifier) -> Option<Diagnostic> {
+    let complexity = matches!(classifier.kind, ClassifierKind::Complexity { .. });
+    (complexity && !classifier.scope.is_empty()).then(|| {
+        let message = "`scope` has no effect with the type Complexity: it reads the last turn of the user";
+        c.finding(Code::NoEffect, &Path::spec().key("scope"), message)
+    })
 }
 
 /// How well the sentences of each tag of `snapshot` tell each other apart, with the classifier and the tag.

@@ -8,7 +8,7 @@ use crds::classifier::{ClassifierTag, ClassifierType, InferenceClassifierSpec, O
 use crds::secret::SecretValue;
 use crds::tenant::{ApiKey, InferenceTenantSpec};
 use policy::{Code, Diagnostic};
-use predictor::classify::{Boundary, Builtin, ExamplesSpec, KeywordsSpec, Quorum, RegexSpec, Scopes};
+use predictor::classify::{Boundary, Builtin, ExamplesSpec, KEYWORDS_MAX, KeywordsSpec, Quorum, RegexSpec, Scopes};
 use sha2::{Digest, Sha256};
 
 use super::Checked;
@@ -189,6 +189,9 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
                     let builtin = Builtin::Keywords(KeywordsSpec { tag, words, quorum, boundary, scopes: Scopes::ALL });
                     findings.extend(oversize(c, i, &builtin, |_| field));
                 }
+                if tag.any.len() <= KEYWORDS_MAX && tag.all.len() <= KEYWORDS_MAX {
+                    findings.extend(too_many_words(c, i, tag));
+                }
             }
             ClassifierKind::Keywords { tags: spec.tags.iter().map(keyword_tag).collect() }
         }
@@ -241,6 +244,15 @@ fn kind(c: &Checked, spec: &InferenceClassifierSpec, findings: &mut Vec<Diagnost
                 tags: spec.tags.iter().map(|t| t.tag.clone()).collect(),
             }
         }
+    })
+}
+
+/// That the two lists of a tag are together more words than one classifier can hold.
+fn too_many_words(c: &Checked, index: usize, tag: &ClassifierTag) -> Option<Diagnostic> {
+    let words = tag.any.len() + tag.all.len();
+    (words > KEYWORDS_MAX).then(|| {
+        let message = format!("`any` and `all` have {words} words together, of at most {KEYWORDS_MAX}");
+        c.finding(Code::OutOfRange, &Path::spec().key("tags").index(index), message)
     })
 }
 

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use predictor::classify::{
-    Builtin, ComplexitySpec, Group, KindSet, OnUnknown, Piece, PiiSpec, Scanner, Scope, Scratch, Shape,
+    Builtin, ComplexitySpec, Group, KindSet, OnUnknown, Piece, PiiSpec, Scanner, Scope, Scopes, Scratch, Shape,
 };
 use serde_json::{Value, json};
 
@@ -82,8 +82,8 @@ impl Classify {
 fn built_in() -> Result<Judges, ExitCode> {
     let kinds = KindSet::personal().union(KindSet::of_groups(&[Group::Network, Group::Crypto]));
     let builtins = [
-        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag }),
-        Builtin::Secrets,
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
         Builtin::Complexity(ComplexitySpec::default()),
         Builtin::Topics,
         Builtin::Injection,

@@ -202,9 +202,9 @@ fn builtins_of(classifier: &Classifier) -> Result<Vec<Builtin>, String> {
                 OnError::AddTag => OnUnknown::AddTag,
                 OnError::Ignore => OnUnknown::Ignore,
             };
-            vec![Builtin::Pii(PiiSpec { kinds, on_unknown })]
+            vec![Builtin::Pii(PiiSpec { kinds, on_unknown, scopes: scopes() })]
         }
-        ClassifierKind::Secrets => vec![Builtin::Secrets],
+        ClassifierKind::Secrets => vec![Builtin::Secrets(scopes())],
         ClassifierKind::Complexity { model_file } => {
             let model = model_file.as_deref().map(model_of).transpose()?;
             vec![Builtin::Complexity(ComplexitySpec { model, ..ComplexitySpec::default() })]
@@ -212,10 +212,13 @@ fn builtins_of(classifier: &Classifier) -> Result<Vec<Builtin>, String> {
         ClassifierKind::Keywords { tags } => tags
             .iter()
             .map(|own| {
-                let (words, quorum) = match own.all.is_empty() {
-                    true => (own.any.clone(), Quorum::Any(own.count_min.max(1))),
-                    false => (own.all.clone(), Quorum::All),
+                let any = own.count_min.max(1);
+                let quorum = match (own.all.len(), own.any.len()) {
+                    (0, _) => Quorum::Any(any),
+                    (_, 0) => Quorum::All,
+                    (all, _) => Quorum::AllAndAny { all, any },
                 };
+                let words = own.all.iter().chain(&own.any).cloned().collect();
                 let boundary = match own.boundary {
                     WordBoundary::Whole => Boundary::Word,
                     WordBoundary::Anywhere => Boundary::Anywhere,
@@ -324,7 +327,7 @@ mod tests {
         ];
         for (word, text, tag) in texts {
             let kind: PiiKind = serde_json::from_value(word.into()).expect("a word of the schema");
-            let spec = PiiSpec { kinds: kinds_of(kind), on_unknown: OnUnknown::AddTag };
+            let spec = PiiSpec { kinds: kinds_of(kind), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL };
             let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("it compiles");
             let piece = predictor::classify::Piece { scope: Scope::User, text };
             let mut scratch = predictor::classify::Scratch::default();
@@ -332,6 +335,17 @@ mod tests {
             let found: Vec<&str> = tags.iter().filter_map(|tag| scanner.tag_name(tag)).collect();
             assert!(found.contains(&tag), "{word}: {found:?}");
         }
+    }
+
+    #[test]
+    fn both_lists_of_a_tag_count() {
+        let set = snapshot("heron], all: [wader");
+        let asked = builtins_of(&set.classifiers[0]).expect("no file is read");
+        let [Builtin::Keywords(spec)] = asked.as_slice() else { panic!("{asked:?}") };
+        assert_eq!(
+            (spec.words.clone(), spec.quorum),
+            (vec!["wader".into(), "heron".into()], Quorum::AllAndAny { all: 1, any: 1 })
+        );
     }
 
     fn scanner_of_pool(tagger: &Tagger) -> &Arc<Scanner> {

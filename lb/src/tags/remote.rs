@@ -135,5 +135,6 @@ const fn role(scope: Scope) -> &'static str {
         Scope::User => "user",
         Scope::Assistant => "assistant",
         Scope::Tool => "tool",
+        Scope::Rest => "system",
     }
 }

@@ -105,7 +105,7 @@ impl<'a> Sources<'a> {
             && let Some(rest) = rest(body, &request.object, named, breath).await
         {
             // First, so that it stands between no two parts of a turn.
-            let (origin, scope, form) = (Origin::Rest, Scope::System, Form::Escaped);
+            let (origin, scope, form) = (Origin::Rest, Scope::Rest, Form::Escaped);
             pieces.insert(0, Source { origin, scope, form, bytes: Cow::Owned(rest) });
         }
         Self { pieces, shape }
@@ -113,7 +113,7 @@ impl<'a> Sources<'a> {
 
     /// For each piece, whether it belongs to the last turn of its scope.
     pub(super) fn in_last_turn(&self) -> Vec<bool> {
-        let mut first = [0; 4];
+        let mut first = [0; 5];
         for (at, piece) in self.pieces.iter().enumerate() {
             let begins = at == 0 || self.pieces[at - 1].scope != piece.scope;
             if begins {

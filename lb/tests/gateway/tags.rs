@@ -13,6 +13,7 @@ use crate::support::{Client, Driver, Setup, eventually, model_requests};
 
 on_both_drivers![
     personal_data_is_found_in_every_field,
+    personal_data_is_looked_for_in_the_messages_of_the_scope_and_in_what_is_no_message,
     tags_are_counted_and_shown_to_clients_on_request,
     a_service_gives_tags_and_is_not_asked_twice,
     a_service_that_does_not_answer_is_judged_as_the_operator_says,
@@ -57,6 +58,22 @@ fn personal_data_is_found_in_every_field(driver: Driver) {
     }
     assert_eq!(gateway.chat("", &chat_of(MODEL, "hi", 2, "")).status, 200);
     assert!(model_requests(&engine).iter().all(|request| !request.body.contains("4111")));
+}
+
+fn personal_data_is_looked_for_in_the_messages_of_the_scope_and_in_what_is_no_message(driver: Driver) {
+    let engine = engine();
+    let gateway = Setup::new(denying("pii", "{ type: PII, scope: [User] }", &[&engine])).ready(1).start(driver);
+    let user = |text: &str| json!({ "role": "user", "content": text });
+    for (status, mut body) in [
+        (403, json!({ "messages": [user(CARD)] })),
+        (403, json!({ "messages": [user("hi")], "metadata": { "a": CARD } })),
+        (200, json!({ "messages": [{ "role": "system", "content": CARD }, user("hi")] })),
+        (200, json!({ "messages": [user("hi"), { "role": "assistant", "content": CARD }, user("and?")] })),
+    ] {
+        body["model"] = MODEL.into();
+        body["max_tokens"] = 2.into();
+        assert_eq!(gateway.chat("", &body.to_string()).status, status, "{body}");
+    }
 }
 
 fn tags_are_counted_and_shown_to_clients_on_request(driver: Driver) {

@@ -15,7 +15,7 @@ mod speed;
 
 use std::process::ExitCode;
 
-use predictor::classify::{Builtin, ComplexitySpec, Group, KindSet, OnUnknown, PiiSpec, Scanner, SpecError};
+use predictor::classify::{Builtin, ComplexitySpec, Group, KindSet, OnUnknown, PiiSpec, Scanner, Scopes, SpecError};
 
 /// One row of the table.
 #[derive(Debug)]
@@ -49,14 +49,17 @@ fn personal() -> KindSet {
 
 /// Personal data and credentials.
 fn finder() -> Result<Scanner, SpecError> {
-    Scanner::compile(&[Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag }), Builtin::Secrets])
+    Scanner::compile(&[
+        Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
+    ])
 }
 
 /// Everything that is built in.
 fn everything() -> Result<Scanner, SpecError> {
     Scanner::compile(&[
-        Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag }),
-        Builtin::Secrets,
+        Builtin::Pii(PiiSpec { kinds: personal(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
         Builtin::Complexity(ComplexitySpec::default()),
         Builtin::Topics,
     ])

@@ -8,6 +8,9 @@ use super::runs::{LIST, Run, Shape};
 
 /// A payment card: issuer range, length and Luhn; groups as printed on cards, or a word.
 pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
+    if !checksum::luhn(window.chars) {
+        return;
+    }
     let printed = window.is_single()
         || window.spelled()
         || matches!(
@@ -32,9 +35,8 @@ pub(super) fn judge(lane: &mut Lane<'_>, window: &Window<'_>) {
     // Groups of whole hundreds are amounts and sizes; one card in a hundred million has only such.
     let round = window.sizes.len() > 1 && window.chars.chunks(4).all(|group| group.ends_with(b"00"));
     let proof = shape_if((printed || pairs) && !article && !round);
-    take_if(lane, window, Kind::CreditCard, proof, |chars| checksum::card_range(chars) && checksum::luhn(chars));
-    let wide = |chars: &[u8]| checksum::card_range_wide(chars) && checksum::luhn(chars);
-    take_if(lane, window, Kind::CreditCard, Proof::Word, wide);
+    take_if(lane, window, Kind::CreditCard, proof, checksum::card_range);
+    take_if(lane, window, Kind::CreditCard, Proof::Word, checksum::card_range_wide);
 }
 
 /// A card whose digits end where a word begins without a space: `card:4012888888881881exp:0929`. A word must stand by, as hashes look like it.
@@ -72,31 +74,43 @@ pub(super) fn misread(lane: &mut Lane<'_>, window: &Window<'_>) {
 }
 
 /// Judges the runs that only commas, line ends, bars and the like join: cards written as lists. The word must be there, as one list of
-/// numbers in ten passes the check.
+/// numbers in ten passes the check; but the cells of one row or column that stand alone are read as if there were spaces.
 pub(super) fn listed(lane: &mut Lane<'_>, runs: &[Run]) {
     if !lane.kinds.contains(Kind::CreditCard) {
         return;
     }
+    let named = lane.may_be_supported_somewhere(Kind::CreditCard);
     let mut at = 0;
     while at < runs.len() {
         let first = runs[at];
         let mut taken = 1;
+        if first.gap == 0 || first.shape != Shape::Digits {
+            at += taken;
+            continue;
+        }
         // The first line of a card that goes on in the next one has spaces in it.
-        let listed = first.gap != 0 && runs[at..].iter().take(3).any(|run| run.gap == LIST);
-        if listed && first.shape == Shape::Digits {
-            match first.len() {
-                4 => [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
+        let listed = || runs[at..].iter().take(3).any(|run| run.gap == LIST);
+        match first.len() {
+            4 if (named || matches!(lane.byte(first.end as usize), b'\t' | b'\r' | b'\n')) && listed() => {
+                [&[4, 4, 4, 4, 3][..], &[4, 4, 4, 4], &[4, 6, 5], &[4, 6, 4]]
                     .into_iter()
-                    .for_each(|sizes| listed_card(lane, &runs[at..], sizes)),
-                1 if first.gap == LIST => {
-                    taken = one_digit_runs(&runs[at..]);
-                    lane.work(taken);
-                    if (13..=19).contains(&taken) {
-                        listed_card(lane, &runs[at..], &[1; 19][..taken]);
-                    }
-                }
-                _ => {}
+                    .for_each(|sizes| listed_card(lane, runs, at, sizes));
             }
+            1 if named && first.gap == LIST => {
+                taken = one_digit_runs(&runs[at..]);
+                lane.work(taken);
+                if (13..=19).contains(&taken) {
+                    listed_card(lane, runs, at, &[1; 19][..taken]);
+                }
+            }
+            len @ 5..=14 if named && first.gap == LIST => {
+                // A number that was broken where the line was full.
+                let rest = runs.get(at + 1).map_or(0, Run::len);
+                if (13..=19).contains(&(len + rest)) {
+                    listed_card(lane, runs, at, &[len as u8, rest as u8]);
+                }
+            }
+            _ => {}
         }
         at += taken;
     }
@@ -109,24 +123,47 @@ fn one_digit_runs(runs: &[Run]) -> usize {
     joined + usize::from(runs.get(joined).is_some_and(one_digit))
 }
 
-/// Takes the runs as a card if they have these sizes, it passes and a word supports it.
-fn listed_card(lane: &mut Lane<'_>, runs: &[Run], sizes: &[u8]) {
-    let Some(runs) = runs.get(..sizes.len()) else { return };
-    let fits = runs.iter().zip(sizes).all(|(run, size)| run.shape == Shape::Digits && run.len() == *size as usize)
-        && runs[..runs.len() - 1].iter().all(|run| run.gap != 0);
+/// Takes the runs from `first` on as a card if they have these sizes, it passes and a word supports it, or they stand alone.
+fn listed_card(lane: &mut Lane<'_>, runs: &[Run], first: usize, sizes: &[u8]) {
+    let Some(card) = runs.get(first..first + sizes.len()) else { return };
+    let fits = card.iter().zip(sizes).all(|(run, size)| run.shape == Shape::Digits && run.len() == *size as usize)
+        && card[..card.len() - 1].iter().all(|run| run.gap != 0);
     if !fits {
         return;
     }
     let mut chars = [0u8; WINDOW_BYTES_MAX];
     let mut len = 0;
-    for run in runs {
+    for run in card {
         let text = &lane.text[run.start as usize..run.end as usize];
         chars[len..len + text.len()].copy_from_slice(text);
         len += text.len();
     }
     let chars = &chars[..len];
-    if checksum::card_range(chars) && checksum::luhn(chars) {
-        let (start, end) = (runs[0].start as usize, runs[runs.len() - 1].end as usize);
+    if !checksum::luhn(chars) || !checksum::card_range(chars) {
+        return;
+    }
+    let (start, end) = (card[0].start as usize, card[card.len() - 1].end as usize);
+    if alone(lane, runs, first, sizes.len()) {
+        lane.take(Kind::CreditCard, start, end);
+    } else {
         lane.take_if_supported(Kind::CreditCard, start, end);
     }
+}
+
+/// Whether these runs are four or five groups that only tabs join, or only line ends, and no part of a larger table.
+fn alone(lane: &Lane<'_>, runs: &[Run], first: usize, count: usize) -> bool {
+    let card = &runs[first..first + count];
+    let between = |pair: &[Run]| &lane.text[pair[0].end as usize..pair[1].start as usize];
+    let sep = between(&card[..2]);
+    let number = |run: Option<&Run>| run.is_some_and(|run| run.shape != Shape::Letters);
+    let follows = first.checked_sub(1).and_then(|before| runs.get(before)).filter(|before| before.gap != 0);
+    let goes_on = runs.get(first + count).filter(|_| card[count - 1].gap != 0);
+    (3..=5).contains(&count)
+        && card[0].len() == 4
+        && matches!(sep, b"\t" | b"\n" | b"\r\n")
+        && card.windows(2).all(|pair| between(pair) == sep)
+        && !number(follows)
+        && !number(goes_on)
+        && ![b'\t', b'|'].contains(&lane.before(card[0].start as usize))
+        && ![b'\t', b'|'].contains(&lane.byte(card[count - 1].end as usize))
 }

@@ -12,8 +12,11 @@ fn scanner() -> &'static Scanner {
 
 fn compile() -> Scanner {
     let kinds = KindSet::personal().union(KindSet::of_groups(&[Group::Network, Group::Crypto]));
-    Scanner::compile(&[Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag }), Builtin::Secrets])
-        .expect("the built-ins compile")
+    Scanner::compile(&[
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }),
+        Builtin::Secrets(Scopes::ALL),
+    ])
+    .expect("the built-ins compile")
 }
 
 fn found(scanner: &Scanner, text: &str) -> Vec<(Kind, String)> {
@@ -153,6 +156,101 @@ fn disguised_identifiers_are_found() {
         (Kind::Iban, "D E 8 9 3 7 0 4 0 0 4 4 0 5 3 2 0 1 3 0 0 0"),
         (Kind::Phone, "+1 (212) 664 7665".replace(' ', "\u{202f}").leak()),
         (Kind::Phone, "call me: two one two six six four seven six six five"),
+    ]);
+}
+
+#[test]
+fn numbers_are_found_whose_groups_stand_in_cells_or_lines_of_their_own() {
+    assert_found(&[
+        (Kind::CreditCard, "4111\t1111\t1111\t1111"),
+        (Kind::CreditCard, "4111\n1111\n1111\n1111"),
+        (Kind::CreditCard, "4111\r\n1111\r\n1111\r\n1111\r\n"),
+        (Kind::CreditCard, "from the sheet:\n3782\t822463\t10005\nthanks"),
+        (Kind::CreditCard, "card 4111 1111\n1111 1111"),
+        (Kind::CreditCard, "card 41111111\n11111111"),
+        (Kind::CreditCard, "card 411111=\n1111111111"),
+        (Kind::CreditCard, "4111 1111=\r\n 1111 1111"),
+        (Kind::CreditCard, "curl -d 4111 1111 \\\n1111 1111"),
+        (Kind::Iban, "DE89\t3704\t0044\t0532\t0130\t00"),
+        (Kind::Iban, "DE89\n3704\n0044\n0532\n0130\n00"),
+        (Kind::Iban, "DE8937040044=\n0532013000"),
+        (Kind::UsSsn, "ssn 536-90=\n-4399"),
+    ]);
+    let scanner = scanner();
+    for table in [
+        "4111\t1111\t1111\t1111\n4539\t1488\t0343\t6467",
+        "a\t4111\t1111\t1111\t1111",
+        "4111\t1111\t1111\t1111\tx",
+        "12\n4111\n1111\n1111\n1111",
+        "4111\n1111\n1111\n1111\n1111",
+        "4111,1111,1111,1111",
+        "4111 | 1111 | 1111 | 1111",
+        "41111111\n11111111",
+    ] {
+        assert_eq!(found(scanner, table), [], "{table:?}");
+    }
+}
+
+#[test]
+fn addresses_of_rare_forms_are_found() {
+    for (text, address) in [
+        ("\"john smith\"@corp.de", "\"john smith\"@corp.de"),
+        ("to \u{201c}john smith\u{201d}@corp.de", "\u{201c}john smith\u{201d}@corp.de"),
+        ("{\"to\": \"\\\"j s\\\"@corp.de\"}", "\\\"j s\\\"@corp.de"),
+        ("<john@[192.168.1.5]>", "john@[192.168.1.5]"),
+        ("john@[IPv6:2001:db8::1].", "john@[IPv6:2001:db8::1]"),
+        ("john\\x40corp.de", "john\\x40corp.de"),
+        ("john\\u{40}corp.de", "john\\u{40}corp.de"),
+        ("To: john=40corp.de", "john=40corp.de"),
+        ("?mail=john%40corp.de", "john%40corp.de"),
+        ("john&#64;corp.de", "john&#64;corp.de"),
+        ("john&commat;corp.de", "john&commat;corp.de"),
+    ] {
+        let hits = found(scanner(), text);
+        assert!(hits.iter().any(|(kind, found)| *kind == Kind::Email && found.contains(address)), "{text}: {hits:?}");
+    }
+    for text in [
+        "\"Paris\"@fr . \"Rome\"@it .",
+        "x\"y\"@corp.de",
+        "\"\"@corp.de",
+        "a@[1, 2, 3] b@[i][j] c@[x.y.z]",
+        "john@[2001:db8::1]:/srv",
+        "/list?limit=40items.all&n=1",
+        "x=40 y=4012 z=40px",
+        "C:\\x40 \\x4 \\u{110000}",
+    ] {
+        assert_eq!(found(scanner(), text), [], "{text}");
+    }
+}
+
+#[test]
+fn german_papers_are_known_with_their_check_digit_beside_their_word() {
+    assert_found(&[
+        (Kind::Passport, "Reisepass C01X00T478"),
+        (Kind::Passport, "Reisepassnummer: C01X00T478D"),
+        (Kind::Passport, "Personalausweis T220001293"),
+        (Kind::Passport, "Personalausweisnummer 1220001297"),
+        (Kind::Passport, "Ausweisnummer T22000129"),
+        (Kind::Passport, "alter Perso, Ausweis-Nr. 1220001297D"),
+    ]);
+    for text in
+        ["C01X00T478", "Reisepass C01X00T470", "Personalausweis ab 16, Antrag 1220001290", "T220001293 auf Lager"]
+    {
+        assert_eq!(found(scanner(), text), [], "{text}");
+    }
+}
+
+#[test]
+fn telephone_words_of_small_ads_count_in_their_languages() {
+    assert_found(&[
+        (Kind::Phone, "mi cel 55 1629 4899"),
+        (Kind::Phone, "truqueu al 693304933"),
+        (Kind::Phone, "telèfon 693304933"),
+        (Kind::Phone, "للتواصل واتساب 583775238"),
+        (Kind::Phone, "תתקשרו או וואטסאפ 583775238"),
+        (Kind::Phone, "пишите в ватсап 9213334455"),
+        (Kind::Phone, "liên hệ 583775238"),
+        (Kind::Phone, "ফোন 5837752381"),
     ]);
 }
 
@@ -424,7 +522,7 @@ fn unreadable_parts_count_as_personal_and_a_scan_left_unfinished_too() {
 
 #[test]
 fn an_unreadable_request_gets_no_tag_when_told_to_ignore() {
-    let spec = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::Ignore };
+    let spec = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::Ignore, scopes: Scopes::ALL };
     let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("compiles");
     let shape = Shape { image: true, ..Shape::default() };
     assert_eq!(scanner.scan(&mut Scratch::default(), [], &shape).pii(), Verdict::No);
@@ -432,10 +530,38 @@ fn an_unreadable_request_gets_no_tag_when_told_to_ignore() {
 
 #[test]
 fn only_the_wanted_kinds_are_found() {
-    let spec = PiiSpec { kinds: [Kind::Iban].into_iter().collect(), on_unknown: OnUnknown::AddTag };
+    let spec =
+        PiiSpec { kinds: [Kind::Iban].into_iter().collect(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL };
     let scanner = Scanner::compile(&[Builtin::Pii(spec)]).expect("compiles");
     let hits = found(&scanner, "jane@acme-corp.io pays from DE89 3704 0044 0532 0130 00 with 4111 1111 1111 1111");
     assert_eq!(hits.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [Kind::Iban]);
+}
+
+#[test]
+fn personal_data_and_credentials_are_looked_for_in_their_scopes_and_in_what_belongs_to_no_message() {
+    let personal = |kind: Kind, scopes: &[Scope]| {
+        let (kinds, scopes) = ([kind].into_iter().collect(), scopes.iter().copied().collect());
+        Builtin::Pii(PiiSpec { kinds, on_unknown: OnUnknown::AddTag, scopes })
+    };
+    let builtins = [
+        personal(Kind::Email, &[Scope::User]),
+        personal(Kind::CreditCard, &[Scope::User, Scope::Tool]),
+        Builtin::Secrets([Scope::Tool].into_iter().collect()),
+    ];
+    let scanner = Scanner::compile(&builtins).expect("it compiles");
+    let text = concat!("ann@firm.org 4111 1111 1111 1111 gh", "p_3BffRAk6VGRwvQL9cSuMS1831MgCcTFN6Wog");
+    let (mail, card, token) = (Kind::Email, Kind::CreditCard, Kind::GithubToken);
+    for (scope, expected) in [
+        (Scope::System, &[][..]),
+        (Scope::Assistant, &[]),
+        (Scope::User, &[mail, card]),
+        (Scope::Tool, &[card, token]),
+        (Scope::Rest, &[mail, card, token]),
+    ] {
+        let mut scratch = Scratch::default();
+        let findings = scanner.scan(&mut scratch, [Piece { scope, text }], &Shape::default());
+        assert_eq!(findings.kinds().iter().collect::<Vec<_>>(), expected, "{scope:?}");
+    }
 }
 
 #[test]
@@ -485,6 +611,30 @@ fn keywords_obey_quorum_boundary_and_scope() {
 }
 
 #[test]
+fn words_that_are_all_needed_and_words_of_which_any_will_do_count_together() {
+    let both =
+        || keywords(&["merger", "target", "price", "deadline"], Quorum::AllAndAny { all: 2, any: 2 }, Boundary::Word);
+    for (text, expected) in [
+        ("the merger, its target, the price and the deadline", true),
+        ("merger: target A, price 1, price 2", true),
+        ("merger merger merger, price, deadline", false),
+        ("merger and target, one price", false),
+        ("price, deadline, price", false),
+    ] {
+        assert_eq!(has_own_tag(both(), Scope::User, text), expected, "{text}");
+    }
+    for quorum in [
+        Quorum::AllAndAny { all: 4, any: 1 },
+        Quorum::AllAndAny { all: 2, any: 0 },
+        Quorum::AllAndAny { all: 5, any: 0 },
+        Quorum::AllAndAny { all: 0, any: 0 },
+    ] {
+        let words = keywords(&["a", "b", "c", "d"], quorum, Boundary::Word);
+        assert!(Scanner::compile(&[words]).is_err(), "{quorum:?}");
+    }
+}
+
+#[test]
 fn patterns_match_across_slices_and_in_their_scope() {
     let pattern = |text: &str| {
         has_own_tag(
@@ -514,7 +664,7 @@ fn a_bad_specification_names_the_classifier_and_the_field() {
         })
     };
     let cases = [
-        (Builtin::Pii(PiiSpec { kinds: KindSet::EMPTY, on_unknown: OnUnknown::AddTag }), "kinds"),
+        (Builtin::Pii(PiiSpec { kinds: KindSet::EMPTY, on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL }), "kinds"),
         (keywords(&[], Quorum::All, Boundary::Word), "words"),
         (keywords(&["a", ""], Quorum::All, Boundary::Word), "words[1]"),
         (keywords(&["a"], Quorum::Any(0), Boundary::Word), "minCount"),
@@ -524,7 +674,7 @@ fn a_bad_specification_names_the_classifier_and_the_field() {
         (Builtin::Complexity(ComplexitySpec { low: 0.1, high: 0.9, model: Some(vec![1]) }), "model"),
     ];
     for (builtin, field) in cases {
-        let error = Scanner::compile(&[Builtin::Secrets, builtin]).expect_err(field);
+        let error = Scanner::compile(&[Builtin::Secrets(Scopes::ALL), builtin]).expect_err(field);
         assert_eq!((error.index, error.field.as_str()), (1, field), "{error}");
     }
 }
@@ -596,7 +746,7 @@ fn a_scratch_space_serves_one_scanner_after_another() {
 #[test]
 fn a_piece_that_comes_again_is_not_read_again_and_holds_what_it_held() {
     let regex = RegexSpec { tag: "own".to_owned(), patterns: vec!["PRJ-[0-9]{4}".to_owned()], scopes: Scopes::ALL };
-    let personal = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::AddTag };
+    let personal = PiiSpec { kinds: KindSet::personal(), on_unknown: OnUnknown::AddTag, scopes: Scopes::ALL };
     let scanner =
         Scanner::compile(&[Builtin::Pii(personal), Builtin::Topics, Builtin::Regex(regex)]).expect("compiles");
     let (mut scratch, mut memory) = (Scratch::default(), Memory::new(7));

@@ -366,29 +366,84 @@ MA MC MD ME MG MH MK ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG
 PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TG TH TJ TL TM TN TO TR TT TV TW TZ UA UG US UY \
 UZ VA VC VE VG VI VN VU WS XK YE YT ZA ZM ZW ";
 
-/// Length of an IBAN of the country, from the SWIFT IBAN registry.
-pub(super) fn iban_len(country: [u8; 2]) -> Option<usize> {
-    Some(match &country {
-        b"NO" => 15,
-        b"BE" => 16,
-        b"DK" | b"FI" | b"FK" | b"FO" | b"GL" | b"NL" | b"SD" => 18,
-        b"MK" | b"SI" => 19,
-        b"AT" | b"BA" | b"EE" | b"KZ" | b"LT" | b"LU" | b"MN" | b"XK" => 20,
-        b"CH" | b"HR" | b"LI" | b"LV" => 21,
-        b"BG" | b"BH" | b"CR" | b"DE" | b"GB" | b"GE" | b"IE" | b"ME" | b"RS" | b"VA" => 22,
-        b"AE" | b"GI" | b"IL" | b"IQ" | b"OM" | b"SO" | b"TL" => 23,
-        b"AD" | b"CZ" | b"ES" | b"MD" | b"PK" | b"RO" | b"SA" | b"SE" | b"SK" | b"TN" | b"VG" => 24,
-        b"LY" | b"PT" | b"ST" => 25,
-        b"IS" | b"TR" => 26,
-        b"BI" | b"DJ" | b"FR" | b"GR" | b"IT" | b"MC" | b"MR" | b"SM" => 27,
-        b"AL" | b"AZ" | b"BY" | b"CY" | b"DO" | b"GT" | b"HU" | b"LB" | b"NI" | b"PL" | b"SV" => 28,
-        b"BR" | b"EG" | b"PS" | b"QA" | b"UA" => 29,
-        b"JO" | b"KW" | b"MU" | b"YE" => 30,
-        b"MT" | b"SC" => 31,
-        b"LC" => 32,
-        b"RU" => 33,
-        _ => return None,
+/// ICAO 9303, part 3, section 4.9: weights 7, 3, 1; letters count from 10. The last character is the check digit.
+pub(super) fn icao_9303(text: &[u8]) -> bool {
+    let Some((check, number)) = text.split_last() else { return false };
+    let value = |byte: &u8| match byte {
+        b'A'..=b'Z' => u32::from(byte - b'A') + 10,
+        _ => u32::from(byte.wrapping_sub(b'0').min(9)),
+    };
+    let sum: u32 = number.iter().zip([7, 3, 1].into_iter().cycle()).map(|(byte, weight)| value(byte) * weight).sum();
+    check.is_ascii_digit() && sum % 10 == value(check)
+}
+
+/// How a country writes its IBANs, by the SWIFT IBAN registry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct IbanForm {
+    /// Characters in all.
+    pub(super) len: usize,
+    /// Behind the country there are only digits.
+    pub(super) is_digits: bool,
+    /// Behind the check digits stand four letters for the bank.
+    pub(super) names_bank: bool,
+}
+
+/// The form of the IBANs of a country.
+pub(super) fn iban_form(country: [u8; 2]) -> Option<IbanForm> {
+    let [first, second] = country.map(|letter| usize::from(letter.wrapping_sub(b'A')));
+    let form = *IBAN_FORMS.get(first)?.get(second)?;
+    (form != 0).then_some(IbanForm {
+        len: usize::from(form & IBAN_LEN),
+        is_digits: form & IBAN_DIGITS != 0,
+        names_bank: form & IBAN_BANK != 0,
     })
+}
+
+const IBAN_LEN: u8 = 0x3f;
+const IBAN_DIGITS: u8 = 0x40;
+const IBAN_BANK: u8 = 0x80;
+
+/// By the letters of the country; 0 where there are none.
+const IBAN_FORMS: [[u8; 26]; 26] = {
+    const ROWS: [(u8, &str); 20] = [
+        (15, "NO"),
+        (16, "BE"),
+        (18, "DKFIFKFOGLNLSD"),
+        (19, "MKSI"),
+        (20, "ATBAEEKZLTLUMNXK"),
+        (21, "CHHRLILV"),
+        (22, "BGBHCRDEGBGEIEMERSVA"),
+        (23, "AEGIILIQOMSOTL"),
+        (24, "ADCZESMDPKROSASESKTNVG"),
+        (25, "LYPTST"),
+        (26, "ISTR"),
+        (27, "BIDJFRGRITMCMRSM"),
+        (28, "ALAZBYCYDOGTHULBNIPLSV"),
+        (29, "BREGPSQAUA"),
+        (30, "JOKWMUYE"),
+        (31, "MTSC"),
+        (32, "LC"),
+        (33, "RU"),
+        (IBAN_DIGITS, "ATBABECRCZDEDKEEESFIFOGLHRHUILISLTLYMEMRNOPLPTRSSDSESISKSOSTTLTNXK"),
+        (IBAN_BANK, "AZBGBHGBGIIEIQJOKWLCLVMTNLPKPSQAROSCSVVG"),
+    ];
+    let mut table = [[0; 26]; 26];
+    let mut row = 0;
+    while row < ROWS.len() {
+        table = iban_marked(table, ROWS[row].1, ROWS[row].0);
+        row += 1;
+    }
+    table
+};
+
+/// The table with `mark` set for `countries`.
+const fn iban_marked(mut table: [[u8; 26]; 26], countries: &str, mark: u8) -> [[u8; 26]; 26] {
+    let (countries, mut at) = (countries.as_bytes(), 0);
+    while at < countries.len() {
+        table[(countries[at] - b'A') as usize][(countries[at + 1] - b'A') as usize] |= mark;
+        at += 2;
+    }
+    table
 }
 
 /// Whether a card number of this length can begin like this, by the issuer ranges of the card networks.
@@ -420,25 +475,6 @@ pub(super) fn card_range_wide(text: &[u8]) -> bool {
     let len = text.len();
     let two = pair(text, 0);
     (len == 16 && matches!(two, 34 | 35 | 37)) || ((12..=19).contains(&len) && matches!(two, 50 | 56..=69))
-}
-
-/// Whether the IBANs of a country are digits behind the check digits, by the SWIFT IBAN registry.
-pub(super) fn iban_is_digits(country: [u8; 2]) -> bool {
-    const COUNTRIES: [&[u8; 2]; 33] = [
-        b"AT", b"BA", b"BE", b"CR", b"CZ", b"DE", b"DK", b"EE", b"ES", b"FI", b"FO", b"GL", b"HR", b"HU", b"IL", b"IS",
-        b"LT", b"LY", b"ME", b"MR", b"NO", b"PL", b"PT", b"RS", b"SD", b"SE", b"SI", b"SK", b"SO", b"ST", b"TL", b"TN",
-        b"XK",
-    ];
-    COUNTRIES.contains(&&country)
-}
-
-/// Whether the IBANs of a country have four letters for the bank behind the check digits, by the SWIFT IBAN registry.
-pub(super) fn iban_names_bank(country: [u8; 2]) -> bool {
-    const COUNTRIES: [&[u8; 2]; 20] = [
-        b"AZ", b"BG", b"BH", b"GB", b"GI", b"IE", b"IQ", b"JO", b"KW", b"LC", b"LV", b"MT", b"NL", b"PK", b"PS", b"QA",
-        b"RO", b"SC", b"SV", b"VG",
-    ];
-    COUNTRIES.contains(&&country)
 }
 
 /// Bech32 and bech32m (BIP 173, 350) of a `bc1` address; either checksum constant is taken.

@@ -14,7 +14,7 @@ pub(super) struct Block {
     pub(super) alnum: u64,
     pub(super) digits: u64,
     pub(super) capitals: u64,
-    /// Signs of ASCII, and first bytes of characters that are not ASCII.
+    /// The signs of ASCII that a landmark begins with, and first bytes of characters that are not ASCII.
     pub(super) signs: u64,
     /// Characters of base64, in either alphabet: letters, digits, and the signs `+/-_`.
     pub(super) sextets: u64,
@@ -55,12 +55,18 @@ const fn within(byte: u8, from: u8, to: u8) -> u8 {
     (byte.wrapping_sub(from) <= to - from) as u8
 }
 
+/// Whether `byte` is `other`, as 1 or 0.
+const fn is(byte: u8, other: u8) -> u8 {
+    (byte == other) as u8
+}
+
 /// The classes of a byte.
 const fn class(byte: u8) -> u8 {
     let (digit, capital, small) = (within(byte, b'0', b'9'), within(byte, b'A', b'Z'), within(byte, b'a', b'z'));
     let alnum = digit | capital | small;
-    let sign = (within(byte, b'!', 0x7f) | within(byte, 0xc0, 0xff)) & !alnum;
-    let sextet = alnum | within(byte, b'+', b'+') | within(byte | 2, b'/', b'/') | within(byte, b'_', b'_');
+    let bracket = is(byte, b'(') | is(byte, b'<') | is(byte | 0x20, b'{');
+    let sign = bracket | is(byte, b'-') | is(byte, b':') | is(byte, b'@') | is(byte, b'_') | within(byte, 0xc0, 0xff);
+    let sextet = alnum | is(byte, b'+') | is(byte | 2, b'/') | is(byte, b'_');
     let verdicts = [(alnum, ALNUM), (digit, DIGIT), (capital, CAPITAL), (sign, SIGN), (sextet, SEXTET)];
     let (mut class, mut at) = (0, 0);
     while at < verdicts.len() {
@@ -79,7 +85,8 @@ fn gather(bytes: &[u8; BLOCK_BYTES], shift: u32) -> u64 {
 }
 
 fn block(bytes: &[u8; BLOCK_BYTES]) -> Block {
-    let classes = bytes.map(class);
+    let mut classes = [0; BLOCK_BYTES];
+    classes.iter_mut().zip(bytes).for_each(|(to, byte)| *to = class(*byte));
     let bits = |class: u8| gather(&classes, class.trailing_zeros());
     Block { alnum: bits(ALNUM), digits: bits(DIGIT), capitals: bits(CAPITAL), signs: bits(SIGN), sextets: bits(SEXTET) }
 }
@@ -87,21 +94,28 @@ fn block(bytes: &[u8; BLOCK_BYTES]) -> Block {
 /// One bit for each of the first 64 bytes of `text` for which `test` gives 1.
 fn places(text: &[u8], test: impl Fn(u8) -> u8) -> u64 {
     if let Some(block) = text.first_chunk::<BLOCK_BYTES>() {
-        return gather(&block.map(test), 0);
+        let mut verdicts = [0; BLOCK_BYTES];
+        verdicts.iter_mut().zip(block).for_each(|(to, byte)| *to = test(*byte));
+        return gather(&verdicts, 0);
     }
     text.iter().zip(0..).fold(0, |bits, (byte, at)| bits | u64::from(test(*byte)) << at)
 }
 
-/// The places among the first 64 bytes of `text` of bytes that are not ASCII, or begin an escape: backslash, percent sign, ampersand.
+/// The places among the first 64 bytes of `text` of bytes that begin what may have a plain form: an escape (backslash, percent sign,
+/// ampersand, equals sign), or a character of other blocks than Latin, Greek, Cyrillic, Hebrew, Han and Hangul, of which most text is that is not ASCII.
 pub(super) fn specials(text: &[u8]) -> u64 {
-    places(text, |byte| within(byte, 0x80, 0xff) | within(byte, b'\\', b'\\') | within(byte, b'%', b'&'))
+    places(text, |byte| {
+        let two = is(byte, 0xc2) | within(byte, 0xca, 0xcd) | within(byte, 0xd8, 0xdf);
+        let more = within(byte, 0xe0, 0xe3) | within(byte, 0xed, 0xff);
+        two | more | is(byte, b'\\') | within(byte, b'%', b'&') | is(byte, b'=')
+    })
 }
 
 /// The places among the first 64 bytes of `text` of line ends, and of bytes that separate the columns of a table.
 pub(super) fn separators(text: &[u8]) -> u64 {
     places(text, |byte| {
         let line_or_tab = within(byte, b'\t', b'\n');
-        line_or_tab | within(byte, b'|', b'|') | within(byte, b';', b';') | within(byte, b',', b',')
+        line_or_tab | is(byte, b'|') | is(byte, b';') | is(byte, b',')
     })
 }
 
@@ -183,9 +197,17 @@ impl Classes {
         self.next(from, |block| !block.sextets)
     }
 
+    /// Which of the 64 bytes from `start` on are digits.
+    pub(super) fn digits_from(&self, start: usize) -> u64 {
+        let of = |index: usize| self.blocks.get(index).map_or(0, |block| block.digits);
+        let index = start / BLOCK_BYTES;
+        let two = u128::from(of(index)) | u128::from(of(index + 1)) << BLOCK_BYTES;
+        (two >> (start % BLOCK_BYTES)) as u64
+    }
+
     /// What of `start..end`, a row of letters and digits, are digits.
     pub(super) fn digits_in(&self, start: usize, end: usize) -> Digits {
-        let (index, len) = (start / BLOCK_BYTES, end - start);
+        let len = end - start;
         if len > BLOCK_BYTES {
             return match self.next_digit(start) {
                 digit if digit >= end => Digits::None,
@@ -193,10 +215,8 @@ impl Classes {
                 _ => Digits::Some,
             };
         }
-        let of = |index: usize| self.blocks.get(index).map_or(0, |block| block.digits);
-        let two = u128::from(of(index)) | u128::from(of(index + 1)) << BLOCK_BYTES;
         let all = u64::MAX >> (BLOCK_BYTES - len);
-        match (two >> (start % BLOCK_BYTES)) as u64 & all {
+        match self.digits_from(start) & all {
             0 => Digits::None,
             digits if digits == all => Digits::All,
             _ => Digits::Some,
@@ -277,15 +297,16 @@ mod tests {
             assert_eq!(block.alnum, all(byte.is_ascii_alphanumeric()), "{byte}");
             assert_eq!(block.digits, all(byte.is_ascii_digit()), "{byte}");
             assert_eq!(block.capitals, all(byte.is_ascii_uppercase()), "{byte}");
-            assert_eq!(block.signs, all(byte.is_ascii_punctuation() || byte >= 0xc0 || byte == 0x7f), "{byte}");
+            assert_eq!(block.signs, all(b"(<[{-:@_".contains(&byte) || byte >= 0xc0), "{byte}");
         }
     }
 
     #[test]
-    fn escapes_and_bytes_that_are_not_ascii_are_special() {
+    fn escapes_and_characters_that_may_have_another_form_are_special() {
         let text: Vec<u8> = (0..=u8::MAX).collect();
         for (start, bytes) in (0..).zip(text.chunks(BLOCK_BYTES)) {
-            let special = |byte: u8| byte >= 0x80 || matches!(byte, b'\\' | b'%' | b'&');
+            let common = |byte: u8| matches!(byte, 0x80..=0xc1 | 0xc3..=0xc9 | 0xce..=0xd7 | 0xe4..=0xec);
+            let special = |byte: u8| byte >= 0x80 && !common(byte) || matches!(byte, b'\\' | b'%' | b'&' | b'=');
             let slow = bytes.iter().zip(0..).fold(0, |places, (byte, at)| places | u64::from(special(*byte)) << at);
             assert_eq!(specials(bytes), slow, "{start}");
             assert_eq!(specials(&bytes[..13]), slow & 0x1fff, "{start}");

@@ -19,6 +19,9 @@ const COLUMNS_MAX: usize = 32;
 const HEADING_BYTES_MAX: usize = 96;
 /// What separates the columns of a table, the least ambiguous first.
 const DELIMITERS: [u8; 4] = [b'|', b'\t', b';', b','];
+/// Words that are stepped over one by one before the rest is bisected.
+const STEPS_MAX: usize = 8;
+
 /// A word of the slice, and the kinds it supports.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WordAt {
@@ -52,6 +55,8 @@ struct Carry {
 #[derive(Debug, Clone, Copy)]
 struct Front {
     start: usize,
+    /// Index of the first word that is not too far in front.
+    first: usize,
     /// Index of the first word behind them.
     next: usize,
     kinds: u64,
@@ -150,7 +155,11 @@ impl Context {
     /// The first word that does not end in front of `start`, and the kinds of those near that do.
     fn look_in_front(&mut self, start: usize) -> (usize, u64) {
         let from = start.saturating_sub(BEFORE_BYTES);
-        let first = self.words.partition_point(|word| (word.start as usize) < from);
+        let far = |word: &WordAt| (word.start as usize) < from;
+        // Places come in order, lane by lane.
+        let known = self.front.filter(|front| front.start <= start).map_or(0, |front| front.first);
+        let near = known + self.words[known..].iter().take(STEPS_MAX).take_while(|word| far(word)).count();
+        let first = if near < known + STEPS_MAX { near } else { near + self.words[near..].partition_point(far) };
         let (mut kinds, mut next) = (0, first);
         for (at, word) in self.words.iter().enumerate().skip(first) {
             self.work += 1;
@@ -161,7 +170,7 @@ impl Context {
             // A word that reaches into the candidate is none of either side.
             kinds |= if word.end as usize <= start { word.kinds } else { 0 };
         }
-        self.front = Some(Front { start, next, kinds });
+        self.front = Some(Front { start, first, next, kinds });
         (next, kinds)
     }
 

@@ -20,15 +20,26 @@ pub(super) struct Keywords {
     automaton: AhoCorasick,
     pub(super) tag: Tag,
     words: usize,
-    quorum: Quorum,
+    needed: Needed,
     boundary: Boundary,
     pub(super) scopes: Scopes,
+}
+
+/// What must be there for the tag.
+#[derive(Debug, Clone, Copy)]
+struct Needed {
+    /// So many words, from the first on, each at least once.
+    all: usize,
+    /// So many occurrences of the others.
+    any: u32,
 }
 
 /// What has been seen of one word list in a scan.
 #[derive(Debug, Default)]
 pub(super) struct KeywordState {
+    /// Occurrences of words of which any counts.
     occurrences: u32,
+    /// Words that must each be there, and are.
     distinct: usize,
     seen: Vec<u64>,
 }
@@ -56,30 +67,33 @@ impl Keywords {
                 ));
             }
         }
-        if spec.quorum == Quorum::Any(0) {
+        let needed = match spec.quorum {
+            Quorum::Any(occurrences) => Needed { all: 0, any: occurrences },
+            Quorum::All => Needed { all: spec.words.len(), any: 0 },
+            Quorum::AllAndAny { all, any } => Needed { all, any },
+        };
+        if needed.all == 0 && needed.any == 0 {
             return Err(SpecError::new(index, "minCount", "must be at least 1, or every prompt would match"));
+        }
+        let others = spec.words.len().saturating_sub(needed.all);
+        if needed.all > spec.words.len() || (needed.any == 0) != (others == 0) {
+            return Err(SpecError::new(
+                index,
+                "quorum",
+                "must leave words of which any may be there, and ask for some",
+            ));
         }
         let automaton = AhoCorasick::builder()
             .ascii_case_insensitive(true)
             .kind(Some(AhoCorasickKind::ContiguousNFA))
             .build(&spec.words)
             .map_err(|error| SpecError::new(index, "words", error.to_string()))?;
-        Ok(Keywords {
-            automaton,
-            tag,
-            words: spec.words.len(),
-            quorum: spec.quorum,
-            boundary: spec.boundary,
-            scopes: spec.scopes,
-        })
+        Ok(Keywords { automaton, tag, words: spec.words.len(), needed, boundary: spec.boundary, scopes: spec.scopes })
     }
 
     /// Whether one occurrence is not enough.
     pub(super) fn counts(&self) -> bool {
-        match self.quorum {
-            Quorum::Any(count) => count > 1,
-            Quorum::All => self.words > 1,
-        }
+        self.needed.all + self.needed.any as usize > 1
     }
 
     pub(super) fn start(&self, state: &mut KeywordState) {
@@ -97,9 +111,10 @@ impl Keywords {
             if from >= next && end < text.len() || !self.bounded(text.as_bytes(), from, to) {
                 continue;
             }
-            state.occurrences = state.occurrences.saturating_add(1);
             let word = found.pattern().as_usize();
-            if let Some(bits) = state.seen.get_mut(word / 64) {
+            if word >= self.needed.all {
+                state.occurrences = state.occurrences.saturating_add(1);
+            } else if let Some(bits) = state.seen.get_mut(word / 64) {
                 state.distinct += usize::from(*bits >> (word % 64) & 1 == 0);
                 *bits |= 1 << (word % 64);
             }
@@ -124,10 +139,7 @@ impl Keywords {
     }
 
     fn reached(&self, state: &KeywordState) -> bool {
-        match self.quorum {
-            Quorum::Any(count) => state.occurrences >= count,
-            Quorum::All => state.distinct == self.words,
-        }
+        state.distinct >= self.needed.all && state.occurrences >= self.needed.any
     }
 }
 

@@ -20,6 +20,19 @@ const fn sextet(byte: u8) -> Option<u8> {
     }
 }
 
+/// [`sextet`] of every byte; [`NO_SEXTET`] where there is none.
+const SEXTETS: [u8; 256] = {
+    let (mut table, mut byte) = ([NO_SEXTET; 256], 0);
+    while byte < 256 {
+        if let Some(value) = sextet(byte as u8) {
+            table[byte] = value;
+        }
+        byte += 1;
+    }
+    table
+};
+const NO_SEXTET: u8 = u8::MAX;
+
 /// The next token at or behind `from`, as offsets.
 pub(super) fn next_token(text: &[u8], classes: &Classes, from: usize) -> Option<(usize, usize)> {
     let start = classes.next_sextets(from)?;
@@ -70,7 +83,10 @@ fn decode_base64(token: &[u8], out: &mut Vec<u8>) -> bool {
     let (mut bits, mut held) = (0u32, 0u32);
     let mut reading = Reading::default();
     for byte in token {
-        let Some(value) = sextet(*byte) else { continue };
+        let value = SEXTETS[*byte as usize];
+        if value == NO_SEXTET {
+            continue;
+        }
         bits = bits << 6 | u32::from(value);
         held += 6;
         if held >= 8 {

@@ -1,7 +1,7 @@
 //! Landmarks: the fixed strings that the lanes look for, found in one pass: context words, prefixes of credentials, words for digits, and
 //! the marks of a disguised e-mail address.
 //!
-//! A string can only begin where a word does, at a character that is not ASCII, or at a sign; one that begins with a space is looked for
+//! A string can only begin where a word does, at a character that is not ASCII, or at one of a few signs; one that begins with a space is looked for
 //! at its second byte, as spaces are too many to stop at. There the next two bytes, then the next four (two, for the shortest strings) are
 //! looked up in sets of 64 Ki bits; only what passes is compared. So the tables take some tens of kilobytes, where an automaton of the same
 //! strings takes four megabytes and as many cache misses, and the pass is linear: a place is compared with the few strings that share its
@@ -78,21 +78,21 @@ enum Role {
 struct Entry {
     /// Lower case but for prefixes. A space in front is left out.
     text: Box<[u8]>,
-    /// Its first eight bytes with the bit of lower case set, and which of them there are: what most strings of one key differ in.
+    /// Its first eight bytes, and the bits of them that count: all but the bit of lower case of a letter, and none behind the end.
     head: u64,
     mask: u64,
     lead: Lead,
     role: Role,
 }
 
-/// The first eight bytes of a text, with the bit of lower case set; zeros where it is shorter.
+/// The first eight bytes of a text; zeros where it is shorter.
 fn head(text: &[u8]) -> u64 {
-    let mut bytes = [0; 8];
+    let mut bytes = [0; HEAD_BYTES];
     match text.first_chunk() {
         Some(first) => bytes = *first,
         None => bytes[..text.len()].copy_from_slice(text),
     }
-    u64::from_le_bytes(bytes) | 0x2020_2020_2020_2020
+    u64::from_le_bytes(bytes)
 }
 
 /// What must stand in front of a string.
@@ -110,13 +110,26 @@ impl Entry {
             None => (Lead::Anything, text),
         };
         let text = text.as_bytes();
-        let mask = u64::MAX >> (8 * (8 - text.len().min(8)));
+        let exact = matches!(role, Role::Mark(Meaning::Prefix(_)));
+        let mut mask = [0; HEAD_BYTES];
+        for (bits, byte) in mask.iter_mut().zip(text) {
+            *bits = if byte.is_ascii_alphabetic() && !exact { !LOWER_CASE } else { u8::MAX };
+        }
+        let mask = u64::from_le_bytes(mask);
         Entry { text: text.into(), head: head(text) & mask, mask, lead, role }
     }
 
-    /// Where the string begins that has its text at `at`, if it stands there.
+    /// What it is looked up by.
+    fn key(&self) -> u32 {
+        key_of(self.head, self.text.len().min(KEY_BYTES))
+    }
+
+    /// Where the string begins that has its text at `at`, if it stands there. Its head does.
     fn start(&self, text: &[u8], at: usize) -> Option<usize> {
-        let here = text.get(at..at + self.text.len()).filter(|here| here.eq_ignore_ascii_case(&self.text))?;
+        let here = text.get(at..at + self.text.len())?;
+        if here.len() > HEAD_BYTES && !here[HEAD_BYTES..].eq_ignore_ascii_case(&self.text[HEAD_BYTES..]) {
+            return None;
+        }
         match (self.role, self.lead) {
             (Role::Mark(Meaning::Prefix(_)), _) if here != &*self.text => None,
             (_, Lead::Space) => at.checked_sub(1).filter(|before| text[*before] == b' '),
@@ -132,9 +145,12 @@ impl Entry {
     }
 }
 
-/// Bytes of the key of most strings, and of those too short for it.
+/// Bytes of a string that are compared at once.
+const HEAD_BYTES: usize = 8;
+/// What small letters of ASCII have and capitals have not.
+const LOWER_CASE: u8 = 0x20;
+/// Bytes of the key of most strings; the shorter ones are their own.
 const KEY_BYTES: usize = 4;
-const SHORT_KEY_BYTES: usize = 2;
 const BITS: usize = 1 << 16;
 /// Slots of the table of keys, a power of two, more than twice the keys.
 const SLOTS: usize = 4096;
@@ -147,42 +163,46 @@ struct Slot {
     count: u16,
 }
 
-/// Strings by their first bytes.
+/// Strings by their keys.
 #[derive(Debug)]
 struct Index {
+    /// The keys there are, one bit each.
     present: Box<[u64]>,
     slots: Box<[Slot]>,
 }
 
 impl Index {
-    /// The index of `keys`, which are sorted.
-    fn new(keys: &[u32], first: usize) -> Index {
+    /// The index of `entries`, which are sorted by key.
+    fn new(entries: &[Entry]) -> Index {
         let mut index = Index {
             present: vec![0; BITS / 64].into_boxed_slice(),
             slots: vec![Slot::default(); SLOTS].into_boxed_slice(),
         };
         let mut at = 0;
-        while at < keys.len() {
-            let count = keys[at..].iter().take_while(|key| **key == keys[at]).count();
-            let bit = spread(keys[at]);
+        while at < entries.len() {
+            let key = entries[at].key();
+            let count = entries[at..].iter().take_while(|entry| entry.key() == key).count();
+            let bit = spread(key);
             index.present[bit / 64] |= 1 << (bit % 64);
             let mut slot = bit % SLOTS;
             while index.slots[slot].count != 0 {
                 slot = (slot + 1) % SLOTS;
             }
-            index.slots[slot] = Slot { key: keys[at], first: (first + at) as u16, count: count as u16 };
+            index.slots[slot] = Slot { key, first: at as u16, count: count as u16 };
             at += count;
         }
         index
     }
 
+    /// Whether there may be entries with `key`: one place in sixty passes that has none.
+    fn may_have(&self, key: u32) -> bool {
+        let bit = spread(key);
+        self.present[bit / 64] >> (bit % 64) & 1 == 1
+    }
+
     /// The range of entries with `key`.
     fn entries(&self, key: u32) -> Range<usize> {
-        let bit = spread(key);
-        if self.present[bit / 64] >> (bit % 64) & 1 == 0 {
-            return 0..0;
-        }
-        let mut slot = bit % SLOTS;
+        let mut slot = spread(key) % SLOTS;
         while self.slots[slot].count != 0 {
             let Slot { key: here, first, count } = self.slots[slot];
             if here == key {
@@ -199,47 +219,17 @@ const fn spread(key: u32) -> usize {
     (key.wrapping_mul(0x9e37_79b1) >> 16) as usize
 }
 
-/// Bytes with the bit of lower case set. Other bytes change too, always to the same, so that equal stays equal.
-const fn key(bytes: [u8; 4]) -> u32 {
-    u32::from_le_bytes(bytes) | 0x2020_2020
-}
-
-/// The key of the first bytes of a text.
-fn key_of(text: &[u8], bytes: usize) -> Option<u32> {
-    if bytes == KEY_BYTES {
-        return text.first_chunk().map(|first| key(*first));
-    }
-    text.first_chunk::<SHORT_KEY_BYTES>().map(|first| key([first[0], first[1], 0, 0]))
-}
-
-/// The first two bytes of a text, as the number of a bit.
-fn pair_of(text: &[u8]) -> Option<usize> {
-    text.first_chunk::<2>().map(|first| usize::from(u16::from_le_bytes(*first) | 0x2020))
+/// The key of the first `bytes` of a text with this [`head`]: in lower case. Bytes that are no letters change too, always to the same, so
+/// that equal stays equal.
+const fn key_of(head: u64, bytes: usize) -> u32 {
+    (head as u32 | 0x2020_2020) & u32::MAX >> (8 * (KEY_BYTES - bytes))
 }
 
 /// The compiled strings.
 #[derive(Debug)]
 pub(super) struct Landmarks {
     entries: Vec<Entry>,
-    long: Index,
-    short: Index,
-    /// The first two bytes of all strings, one bit each: what most places fail by.
-    pairs: Box<[u64]>,
-    /// The same of those that are looked up by two bytes.
-    short_pairs: Box<[u64]>,
-}
-
-fn has(pairs: &[u64], pair: usize) -> bool {
-    pairs[pair / 64] >> (pair % 64) & 1 == 1
-}
-
-/// The first two bytes of all `entries`, one bit each.
-fn pairs_of(entries: &[Entry]) -> Box<[u64]> {
-    let mut pairs = vec![0; BITS / 64].into_boxed_slice();
-    for pair in entries.iter().filter_map(|entry| pair_of(&entry.text)) {
-        pairs[pair / 64] |= 1 << (pair % 64);
-    }
-    pairs
+    index: Index,
 }
 
 /// Where a string may begin in a block, given whether the byte in front of it is a small letter, and whether it is any.
@@ -279,17 +269,9 @@ impl Landmarks {
                 }
             }
         }
-        let size = |entry: &Entry| if entry.text.len() < KEY_BYTES { SHORT_KEY_BYTES } else { KEY_BYTES };
-        let order =
-            |entry: &Entry| (size(entry), key_of(&entry.text, size(entry)), std::cmp::Reverse(entry.text.len()));
-        entries.sort_by_key(order);
-        let shorts = entries.partition_point(|entry| size(entry) == SHORT_KEY_BYTES);
-        let keys = |entries: &[Entry]| {
-            entries.iter().filter_map(|entry| key_of(&entry.text, size(entry))).collect::<Vec<u32>>()
-        };
-        let (short, long) = (Index::new(&keys(&entries[..shorts]), 0), Index::new(&keys(&entries[shorts..]), shorts));
-        let (pairs, short_pairs) = (pairs_of(&entries), pairs_of(&entries[..shorts]));
-        Landmarks { entries, long, short, pairs, short_pairs }
+        entries.sort_by_key(|entry| (entry.key(), std::cmp::Reverse(entry.text.len())));
+        let index = Index::new(&entries);
+        Landmarks { entries, index }
     }
 
     /// Puts the landmarks of `text` into `marks` and its context words into `words`, by where they begin, the longest first.
@@ -303,26 +285,23 @@ impl Landmarks {
             while places != 0 {
                 let at = start + places.trailing_zeros() as usize;
                 places &= places - 1;
-                let Some(pair) = pair_of(&text[at..]) else { break };
-                if has(&self.pairs, pair) {
-                    self.look(text, at, pair, marks, words);
+                let head = head(&text[at..]);
+                // All is asked at once, as no answer can be guessed from the one before.
+                let keys = [4, 3, 2].map(|bytes| key_of(head, bytes));
+                let present = keys.map(|key| self.index.may_have(key));
+                if present[0] | present[1] | present[2] {
+                    for (key, _) in keys.into_iter().zip(present).filter(|(_, present)| *present) {
+                        self.look(text, at, head, key, marks, words);
+                    }
                 }
             }
         }
     }
 
-    /// Notes which strings stand at `at`, where the bytes of `pair` are.
-    fn look(&self, text: &[u8], at: usize, pair: usize, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
-        let rest = &text[at..];
-        let long = key_of(rest, KEY_BYTES).map_or(0..0, |key| self.long.entries(key));
-        let short = if has(&self.short_pairs, pair) { key_of(rest, SHORT_KEY_BYTES) } else { None };
-        let short = short.map_or(0..0, |key| self.short.entries(key));
-        if long.is_empty() && short.is_empty() {
-            return;
-        }
-        let head = head(rest);
+    /// Notes which strings with `key` stand at `at`, where the bytes of `head` are.
+    fn look(&self, text: &[u8], at: usize, head: u64, key: u32, marks: &mut Vec<Landmark>, words: &mut Vec<WordAt>) {
         let alike = |entry: &&Entry| head & entry.mask == entry.head;
-        for entry in self.entries[long].iter().chain(&self.entries[short]).filter(alike) {
+        for entry in self.entries[self.index.entries(key)].iter().filter(alike) {
             let Some(start) = entry.start(text, at) else { continue };
             let (start, end) = (start as u32, (at + entry.text.len()) as u32);
             match entry.role {
@@ -406,10 +385,23 @@ mod tests {
             for at in 0..bytes.len() {
                 let letter = |at: usize| bytes[at].is_ascii_alphabetic();
                 let inside = at > 0 && letter(at) && letter(at - 1) && !(bytes[at].is_ascii_uppercase() && bytes[at - 1].is_ascii_lowercase());
-                let here = landmarks.entries.iter().filter(|entry| entry.start(bytes, at).is_some());
+                let here = landmarks.entries.iter().filter(|entry| {
+                    let here = bytes.get(at..at + entry.text.len());
+                    here.is_some_and(|here| here.eq_ignore_ascii_case(&entry.text)) && entry.start(bytes, at).is_some()
+                });
                 slow += if inside { 0 } else { here.count() };
             }
             prop_assert_eq!(marks.len() + words.len(), slow);
+        }
+    }
+
+    #[test]
+    fn every_sign_that_begins_a_string_is_stopped_at() {
+        for entry in &all().entries {
+            let first = entry.text[0];
+            let stops = Classes::of(&[first]).blocks()[0];
+            assert!(stops.alnum | stops.signs == 1, "{:?}", char::from(first));
+            assert!(entry.text.len() >= 2, "{:?}", char::from(first));
         }
     }
 }

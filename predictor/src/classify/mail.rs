@@ -3,6 +3,8 @@
 //! Each `@` is grown to the left over the local part and to the right over the domain. A domain ends in a known kind of top level, is
 //! not one of those set aside for examples (RFC 2606, RFC 6761), and is not a file name. Bytes between two signs are visited at most twice.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
+
 use super::kind::Kind;
 use super::landmarks::Meaning;
 use super::lane::Lane;
@@ -122,10 +124,16 @@ fn around(text: &[u8], sign: usize, floor: usize) -> Option<(usize, usize)> {
     while start < sign && matches!(text[start], b'.' | b'-' | b'\'' | b'&' | b'!' | b'*' | b'?' | b'^' | b'$' | b'~') {
         start += 1;
     }
+    if sign > floor && text[sign - 1] == b'"' {
+        start = quoted_local(text, sign - 1, floor)?;
+    }
     // A letter of another script in front of the sign is part of a name that is written in it.
     let foreign = sign > floor && text[sign - 1] >= 0x80;
     if (start == sign && !foreign) || text[sign - 1] == b'.' {
         return None;
+    }
+    if text.get(sign + 1) == Some(&b'[') {
+        return Some((start, literal_end(text, sign + 1)?));
     }
     let reach = text.len().min(sign + 1 + DOMAIN_BYTES_MAX);
     let mut end = sign + 1;
@@ -135,6 +143,28 @@ fn around(text: &[u8], sign: usize, floor: usize) -> Option<(usize, usize)> {
     let end = domain_end(text, sign + 1, end)?;
     // `git@host` is the account of a service, no one's address.
     (&text[start..sign] != b"git").then_some((start, end))
+}
+
+/// Where the quoted local part (RFC 5322, section 3.4.1) begins that ends with the quote at `close`. A quote behind a letter or a sign that
+/// binds is the end of something else.
+fn quoted_local(text: &[u8], close: usize, floor: usize) -> Option<usize> {
+    let inside = text[floor..close].iter().rev().take_while(|byte| !matches!(byte, b'"' | b'\n')).count();
+    let open = (close - inside).checked_sub(1).filter(|open| *open >= floor && text[*open] == b'"')?;
+    let apart = open.checked_sub(1).is_none_or(|before| !text[before].is_ascii_alphanumeric());
+    (inside > 0 && apart && text[open + 1..close].iter().any(u8::is_ascii_alphanumeric)).then_some(open)
+}
+
+/// Longest address literal: an IPv6 address with its tag and brackets.
+const LITERAL_BYTES_MAX: usize = 53;
+
+/// Where the address literal (RFC 5321, section 4.1.3) ends that begins at `start`: `[192.0.2.1]`, `[IPv6:2001:db8::1]`.
+fn literal_end(text: &[u8], start: usize) -> Option<usize> {
+    let close = text[start..].iter().take(LITERAL_BYTES_MAX).position(|byte| *byte == b']')?;
+    let inside = std::str::from_utf8(&text[start + 1..start + close]).ok()?;
+    let (tag, address) = inside.split_at_checked(5).unwrap_or((inside, ""));
+    let holds =
+        inside.parse::<Ipv4Addr>().is_ok() || tag.eq_ignore_ascii_case("IPv6:") && address.parse::<Ipv6Addr>().is_ok();
+    holds.then_some(start + close + 1)
 }
 
 /// Where the domain in `start..end` ends, if it is one a person can have.

@@ -73,6 +73,8 @@ pub enum Scope {
     Assistant,
     /// Arguments or results of a tool.
     Tool,
+    /// What belongs to no message: names of speakers, metadata, fields that are not known.
+    Rest,
 }
 
 /// A part of a prompt's text, already unescaped.

@@ -11,6 +11,9 @@ use super::lane::Lane;
 /// Longest IPv6 text form, with an embedded IPv4 address.
 const IPV6_BYTES_MAX: usize = 45;
 
+/// Digits of a group of an IPv6 address.
+const IPV6_GROUP_BYTES_MAX: usize = 4;
+
 /// Looks for IPv4, IPv6 and hardware addresses.
 pub(super) fn scan(lane: &mut Lane<'_>) {
     if !lane.wants(KindSet(Kind::IpAddress.bit() | Kind::MacAddress.bit())) {
@@ -26,11 +29,19 @@ pub(super) fn scan(lane: &mut Lane<'_>) {
     }
     done = 0;
     for at in memchr::memchr2_iter(b':', b'-', text) {
-        // Behind most of these signs is a space or a word.
-        let goes_on = text.get(at + 1).is_some_and(|next| next.is_ascii_hexdigit() || *next == b':');
-        if at >= done && (goes_on || lane.before(at) == b':') {
+        if at >= done && may_be_address(text, at) {
             done = colons(lane, at, done);
         }
+    }
+}
+
+/// Whether the sign at `at` can be the first one of a hardware address or of an IPv6 address: the next one is as far as a group is long.
+fn may_be_address(text: &[u8], at: usize) -> bool {
+    let next = &text[at + 1..text.len().min(at + 2 + IPV6_GROUP_BYTES_MAX)];
+    let Some(first) = next.first() else { return false };
+    match text[at] {
+        b'-' => first.is_ascii_hexdigit() && next.get(2) == Some(&b'-'),
+        _ => (first.is_ascii_hexdigit() || *first == b':') && next.contains(&b':'),
     }
 }
 

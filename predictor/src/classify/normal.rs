@@ -1,7 +1,8 @@
 //! Normalisation: one look at the text that makes disguised and typographic forms plain, and remembers where each byte came from.
 //!
 //! It turns no-break and thin spaces into spaces, Unicode hyphens and dots into ASCII, full-width and other decimal digits into `0-9`,
-//! drops zero-width characters, and decodes escapes of JSON (`\u0040`), URLs (`%40`) and HTML (`&#64;`). Other bytes are kept.
+//! drops zero-width characters, and decodes escapes of JSON (`\u0040`), other languages (`\x40`), URLs (`%40`), HTML (`&#64;`) and, where
+//! an address or a number is broken by them, of quoted-printable text (`=40`, `=` at the end of a line). Other bytes are kept.
 //! A text without such bytes is not copied. Linear: each source byte is looked at once, each escape is bounded in length.
 
 use super::classes::{BLOCK_BYTES, specials};
@@ -89,16 +90,17 @@ impl Buffer {
 
 /// How many bytes the escape or character at `at` takes, and its plain form if that is another.
 fn special_at(source: &str, at: usize) -> (usize, Option<Form>) {
-    let rest = &source.as_bytes()[at..];
+    let (front, rest) = source.as_bytes().split_at(at);
     let (read, decoded) = match rest[0] {
-        b'\\' => json_escape(rest),
+        b'\\' => match broken_number(front, &rest[1..]) {
+            Some(line_end) => return (1 + line_end, Some(Form::Nothing)),
+            None => backslash_escape(rest),
+        },
+        b'=' => return quoted_printable(front, rest),
         b'%' => percent_escape(rest),
         b'&' => html_escape(rest),
-        // Blocks of which no character has another form, told by their first bytes: Latin, Greek, Cyrillic and Hebrew, kana, Han and Hangul.
-        // Most text that is not ASCII is of these.
-        0xc3..=0xc9 | 0xce..=0xd7 => return (2, None),
+        // Kana have no other form. The blocks of which this is told by the first byte are not looked at: see `specials`.
         0xe3 if rest.get(1).is_some_and(|second| *second > 0x80) => return (3, None),
-        0xe4..=0xec => return (3, None),
         _ => {
             let Some(char) = source.get(at..).and_then(|rest| rest.chars().next()) else { return (1, None) };
             let form = plain_form(char);
@@ -108,18 +110,68 @@ fn special_at(source: &str, at: usize) -> (usize, Option<Form>) {
     (read, decoded.map(plain_form))
 }
 
-/// `\uXXXX`, `\n`, `\t`, `\r`, `\"`, `\/`, `\\` (RFC 8259, section 7). Tool arguments are JSON inside JSON, so one level is still there.
-fn json_escape(rest: &[u8]) -> (usize, Option<char>) {
+/// `\uXXXX`, `\n`, `\t`, `\r`, `\"`, `\/`, `\\` (RFC 8259, section 7), and `\xXX` and `\u{XX}` of programs. Tool arguments are JSON inside
+/// JSON, so one level is still there.
+fn backslash_escape(rest: &[u8]) -> (usize, Option<char>) {
     match rest.get(1) {
+        Some(b'u') if rest.get(2) == Some(&b'{') => {
+            let end = rest.iter().take(BRACED_BYTES_MAX).position(|byte| *byte == b'}');
+            match end.and_then(|end| Some((end + 1, hex(rest.get(3..end)?)?))) {
+                Some((read, code)) if read > 4 => (read, char::from_u32(code)),
+                Some(_) | None => (1, None),
+            }
+        }
         Some(b'u') => match rest.get(2..6).and_then(hex) {
             Some(code) => (6, char::from_u32(code)),
             None => (1, None),
+        },
+        Some(b'x') => match rest.get(2..4).and_then(hex).and_then(char::from_u32) {
+            Some(char) if char.is_ascii_graphic() || char == ' ' => (4, Some(char)),
+            Some(_) | None => (1, None),
         },
         Some(b'n' | b'r') => (2, Some('\n')),
         Some(b't') => (2, Some('\t')),
         Some(byte @ (b'"' | b'/' | b'\\')) => (2, Some(char::from(*byte))),
         Some(_) | None => (1, None),
     }
+}
+
+/// Bytes of `\u{...}`, with six digits.
+const BRACED_BYTES_MAX: usize = 10;
+/// Characters of a line of quoted-printable text (RFC 2045, section 6.7: at most 76), as programs that write it fill one.
+const QUOTED_LINE_BYTES: std::ops::RangeInclusive<usize> = 68..=76;
+
+/// `=40` inside an address, and a `=` at the end of a line (RFC 2045, section 6.7). Both mean something else in most texts: `limit=40`, and
+/// a name without a value in a file of settings. So the sign must have a local part in front and a letter behind, and be in no query
+/// of a URL; the line must break a number, or be as long as such lines are.
+fn quoted_printable(front: &[u8], rest: &[u8]) -> (usize, Option<Form>) {
+    if rest.starts_with(b"=40") {
+        let local =
+            front.iter().rev().take_while(|byte| byte.is_ascii_alphanumeric() || b"._-+".contains(byte)).count();
+        let in_query = front[..front.len() - local].last().is_some_and(|byte| matches!(byte, b'?' | b'&'));
+        let joins = local > 0 && !in_query && rest.get(3).is_some_and(u8::is_ascii_alphabetic);
+        return if joins { (3, Some(Form::Byte(b'@'))) } else { (1, None) };
+    }
+    let line = front.len() + 1 - memchr::memrchr(b'\n', front).map_or(0, |end| end + 1);
+    let full = QUOTED_LINE_BYTES.contains(&line) && front.last().is_some_and(u8::is_ascii_graphic);
+    let broken = broken_number(front, &rest[1..]).or_else(|| line_end(&rest[1..]).filter(|_| full));
+    broken.map_or((1, None), |line_end| (1 + line_end, Some(Form::Nothing)))
+}
+
+/// The length of the line end at the front of `text`, if one is there.
+fn line_end(text: &[u8]) -> Option<usize> {
+    [&b"\n"[..], b"\r\n"].into_iter().find(|end| text.starts_with(end)).map(<[u8]>::len)
+}
+
+/// The length of the line end that `rest` begins with, if a sign between `front` and it continues a number, or a code of capitals, in the
+/// next line. A space or a dash may stand on either side.
+fn broken_number(front: &[u8], rest: &[u8]) -> Option<usize> {
+    let end = line_end(rest)?;
+    let of_number = |byte: &&u8| !matches!(byte, b' ' | b'-');
+    let before = front.iter().rev().take(2).find(of_number)?;
+    let after = rest[end..].iter().take(2).find(of_number)?;
+    let code = |byte: &u8| byte.is_ascii_digit() || byte.is_ascii_uppercase();
+    (code(before) && code(after) && (before.is_ascii_digit() || after.is_ascii_digit())).then_some(end)
 }
 
 /// `%40` and other printable ASCII (RFC 3986, section 2.1).
@@ -225,6 +277,15 @@ mod tests {
         assert_eq!(plain("4111\u{a0}1111\u{2009}1111\u{2011}1111"), "4111 1111 1111-1111");
         assert_eq!(plain("４１１１\u{200b}١١"), "411111");
         assert_eq!(plain("a\\u0040b.org a%40b.org a&#64;b.org a&#x40;b.org"), "a@b.org a@b.org a@b.org a@b.org");
+        assert_eq!(plain("a\\x40b.org a\\u{40}b.org a&commat;b.org a=40b.org"), "a@b.org a@b.org a@b.org a@b.org");
+        assert_eq!(plain("4111 1111=\n1111=\r\n1111 12 \\\n34"), "4111 111111111111 12 34");
+        for same in
+            ["limit=40 ?a=40b.org&b=40c.org =40b.org", "NAME=\nSSN=1\nA=\nb=2", "C:\\dir\\\nnext", "\\x4 \\u{} \\u{zz"]
+        {
+            assert_eq!(plain(same), same);
+        }
+        let line = "x".repeat(QUOTED_LINE_BYTES.end() - 1);
+        assert_eq!(plain(&format!("{line}=\nyz")), format!("{line}yz"));
         assert_eq!(plain("100% of R&D in C:\\dir"), "100% of R&D in C:\\dir");
         assert_eq!(plain("é身份证号420"), "é身份证号420");
     }
@@ -244,7 +305,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
         #[test]
-        fn offsets_never_go_back_and_never_pass_the_end(source in "[\\\\%&#;u0-9a-f@ ×é１\u{200b}\u{2011}]{0,40}") {
+        fn offsets_never_go_back_and_never_pass_the_end(source in "[\\\\%&#;=\n{}ux0-9a-f@ ×é１\u{200b}\u{2011}]{0,40}") {
             let mut buffer = Buffer::default();
             let form = buffer.normalise(&source);
             let mut last = 0;

@@ -86,18 +86,22 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
     let runs = &*runs;
     let mut first = 0;
     while first < runs.all.len() {
-        let mut last = first;
-        while last + 1 < runs.all.len() && !matches!(runs.all[last].gap, 0 | LIST) {
-            last += 1;
-        }
-        let cluster = &runs.all[first..=last];
-        if cluster.iter().any(|run| run.shape != Shape::Letters || run.len() > 2) {
-            for index in first..=last {
-                lone(lane, &runs.all[index]);
-                windows(lane, runs, first..last + 1, index);
+        let (mut end, mut digits) = (first, false);
+        loop {
+            let run = &runs.all[end];
+            digits |= run.shape != Shape::Letters;
+            end += 1;
+            if matches!(run.gap, 0 | LIST) || end == runs.all.len() {
+                break;
             }
         }
-        first = last + 1;
+        if digits {
+            for index in first..end {
+                lone(lane, &runs.all[index..]);
+                windows(lane, runs, first..end, index);
+            }
+        }
+        first = end;
     }
     cards::listed(lane, &runs.all);
     bank_codes(lane);
@@ -139,18 +143,19 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
     let before_size = if first > cluster.start { digits_of(first - 1) } else { 0 };
     let start = all[first].start as usize;
     let (marked, possible) = (marked(lane, start), lane.possible(start));
-    let (mut len, mut seps, mut letters, mut layout) = (0usize, 0u8, false, Layout::EMPTY);
+    let (mut len, mut seps, mut letters, mut layout) = (0usize, 0u8, 0u64, Layout::EMPTY);
     for last in first..cluster.end.min(first + WINDOW_RUNS_MAX) {
         let run = &all[last];
-        len += run.len();
-        layout = layout.and(run.len());
-        if len > WINDOW_BYTES_MAX {
+        let size = run.len();
+        if len + size > WINDOW_BYTES_MAX {
             return;
         }
+        letters |= u64::from(run.letters) << len;
+        len += size;
+        layout = layout.and(size);
         if last > first {
             seps |= all[last - 1].gap;
         }
-        letters |= run.shape != Shape::Digits;
         let sizes = runs.sizes(first..last + 1);
         // Inside a card or an IBAN nothing else is of interest.
         let end = run.end as usize;
@@ -158,19 +163,18 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
             continue;
         }
         let chars = runs.chars(first, len);
-        let window =
-            |letters, after_size| Window { chars, letters, sizes, seps, start, end, before_size, after_size, possible };
-        if letters {
+        let window = |after_size| Window { chars, letters, sizes, seps, start, end, before_size, after_size, possible };
+        if letters != 0 {
             if matches!(len, 8..=11 | 15 | 16 | 18) {
                 lane.work(4);
-                mixed(lane, &window(letters_of(chars), digits_of(last + 1)));
+                mixed(lane, &window(digits_of(last + 1)));
             }
             continue;
         }
         let open = promising(possible, chars, layout);
         if (open || marked) && (sizes.len() <= 5 || many_runs_fit(lane, sizes, start)) {
             lane.work(4);
-            let window = window(0, digits_of(last + 1));
+            let window = window(digits_of(last + 1));
             if open {
                 digits(lane, &window, Glue::Apart);
             }
@@ -182,11 +186,6 @@ fn windows(lane: &mut Lane<'_>, runs: &Runs, cluster: Range<usize>, first: usize
 /// What the place of a window says: whether a telephone number is marked there, by a sign in front or a 0.
 fn marked(lane: &Lane<'_>, start: usize) -> bool {
     lane.text[start] == b'0' || matches!(lane.before(start), b'+' | b'(')
-}
-
-/// Which characters are letters, one bit each.
-fn letters_of(chars: &[u8]) -> u64 {
-    chars.iter().enumerate().fold(0, |bits, (at, char)| bits | u64::from(!char.is_ascii_digit()) << at)
 }
 
 /// Whether six or more runs of digits can be one identifier: a NIR, a card in pairs, or a telephone number with its country code.
@@ -297,6 +296,9 @@ fn digits(lane: &mut Lane<'_>, window: &Window<'_>, glue: Glue) {
         10 => {
             check(UkNhs, Proof::Word, checksum::uk_nhs);
             check(SePersonnummer, Proof::Word, checksum::se_personnummer);
+            if window.is_single() {
+                check(Passport, Proof::Word, checksum::icao_9303);
+            }
             if dashed(&[6, 4]) {
                 check(FiHetu, Proof::Shape, checksum::fi_hetu);
             }
@@ -423,11 +425,25 @@ fn mixed(lane: &mut Lane<'_>, window: &Window<'_>) {
     }
 }
 
-/// Looks at one run on its own: what has a prefix, weak shapes beside a word, and digits glued to a word.
-fn lone(lane: &mut Lane<'_>, run: &Run) {
+/// Whether the first of `runs` may begin an IBAN: two letters and a digit behind each other, whatever joins them, or its name.
+fn begins_iban(runs: &[Run]) -> bool {
+    let (run, next) = (runs[0], runs.get(1).filter(|_| runs[0].gap != 0));
+    match run.shape {
+        Shape::Digits => false,
+        Shape::Mixed => run.letters & 0b111 == 0b011 || run.letters & 0b1111 == 0b1111,
+        Shape::Letters => next.is_some_and(|next| match run.len() {
+            1 => next.letters & 0b11 == 0b01,
+            _ => next.letters & 1 == 0,
+        }),
+    }
+}
+
+/// Looks at the first of `runs` on its own: what has a prefix, weak shapes beside a word, and digits glued to a word.
+fn lone(lane: &mut Lane<'_>, runs: &[Run]) {
+    let Some(run) = runs.first() else { return };
     let (start, end) = (run.start as usize, run.end as usize);
     let text = &lane.text[start..end];
-    if run.shape != Shape::Digits && text.len() <= 34 && lane.kinds.contains(Kind::Iban) {
+    if begins_iban(runs) && lane.kinds.contains(Kind::Iban) {
         tokens::iban(lane, start);
     }
     if run.shape != Shape::Mixed {

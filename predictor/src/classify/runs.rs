@@ -8,6 +8,8 @@ use super::numbers::WINDOW_BYTES_MAX;
 const GAP_BYTES_MAX: usize = 3;
 /// Longest separator between two runs of a list: `", "`, `** **`.
 const LIST_GAP_BYTES_MAX: usize = 5;
+/// Bytes copied for a run, of which its length is kept.
+const CHUNK_BYTES: usize = WINDOW_BYTES_MAX + 4;
 /// Digits of the extension of a telephone number: `415-555-0100x2374`.
 const EXTENSION_DIGITS_MAX: usize = 6;
 
@@ -18,6 +20,8 @@ pub(super) struct Run {
     pub(super) end: u32,
     /// Where its characters begin in [`Runs`].
     chars: u32,
+    /// Bit `i` is set when character `i` is a letter. Of use for runs that a window can hold.
+    pub(super) letters: u32,
     pub(super) shape: Shape,
     /// The separators between this run and the next one; 0 when they belong to different clusters.
     pub(super) gap: u8,
@@ -58,20 +62,28 @@ impl Runs {
         self.sizes.clear();
     }
 
-    fn push(&mut self, text: &[u8], start: usize, end: usize, shape: Shape) {
+    fn push(&mut self, lane: &Lane<'_>, start: usize, end: usize, shape: Shape) {
+        let (text, len) = (lane.text, end - start);
         if let Some(last) = self.all.last_mut() {
             last.gap = gap(&text[last.end as usize..start]);
         }
-        let chars = self.chars.len() as u32;
-        let fits = end - start <= WINDOW_BYTES_MAX;
+        let chars = self.chars.len();
+        let fits = len <= WINDOW_BYTES_MAX;
         if fits {
-            self.chars.extend_from_slice(&text[start..end]);
+            // A copy of a fixed size is a few instructions, where one of any size is a call.
+            match text[start..].first_chunk::<CHUNK_BYTES>() {
+                Some(chunk) => self.chars.extend_from_slice(chunk),
+                None => self.chars.extend_from_slice(&text[start..end]),
+            }
+            self.chars.truncate(chars + len);
             if shape != Shape::Digits {
-                self.chars[chars as usize..].make_ascii_uppercase();
+                self.chars[chars..].make_ascii_uppercase();
             }
         }
-        self.sizes.push(if fits { (end - start) as u8 } else { u8::MAX });
-        self.all.push(Run { start: start as u32, end: end as u32, chars, shape, gap: 0 });
+        let all = u32::MAX >> (32 - len.clamp(1, WINDOW_BYTES_MAX));
+        let letters = if shape == Shape::Digits { 0 } else { all & !(lane.classes.digits_from(start) as u32) };
+        self.sizes.push(if fits { len as u8 } else { u8::MAX });
+        self.all.push(Run { start: start as u32, end: end as u32, chars: chars as u32, letters, shape, gap: 0 });
     }
 
     /// The characters of the runs from `first` on, `len` of them. All of these runs must fit a window.
@@ -179,7 +191,7 @@ pub(super) fn cut(lane: &mut Lane<'_>, runs: &mut Runs) {
             Digits::None if len <= 2 => (Shape::Letters, end),
             Digits::None => continue,
         };
-        runs.push(text, start, end, shape);
+        runs.push(lane, start, end, shape);
     }
 }
 

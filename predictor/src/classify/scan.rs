@@ -26,7 +26,7 @@ use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
 /// longer.
 pub const SLICE_BYTES: usize = 4 * 1024;
 /// Bytes a slice shares with the one before it, so that no identifier with its context falls between two.
-pub const SLICE_OVERLAP_BYTES: usize = 512;
+pub const SLICE_OVERLAP_BYTES: usize = 384;
 /// Bytes that the last slice of a piece may be longer.
 const REST_BYTES_MAX: usize = 1024;
 /// Bytes of prompt from which it is tagged `long-context`: about 8000 tokens of English.
@@ -49,6 +49,8 @@ pub struct Scratch {
     marks: Vec<Landmark>,
     decoded_marks: Vec<Landmark>,
     found: Vec<Found>,
+    /// The finds as numbers, to sort them.
+    order: Vec<u64>,
     decoded_found: Vec<Found>,
     values: Vec<(usize, usize)>,
     decoded: Vec<u8>,
@@ -197,8 +199,9 @@ impl<'t> Scan<'_, 't> {
             if rest <= SLICE_BYTES + REST_BYTES_MAX { piece.text.len() } else { cut(piece.text, start + SLICE_BYTES) };
         let next = if end < piece.text.len() { cut(piece.text, end - SLICE_OVERLAP_BYTES).max(start + 1) } else { end };
         let slice = Slice { text: piece.text, piece: self.pieces, start, end, next };
-        if !self.scanner.kinds.is_empty() {
-            self.scratch.read(self.scanner, &slice);
+        let kinds = self.scanner.kinds_in(piece.scope);
+        if !kinds.is_empty() {
+            self.scratch.read(self.scanner, kinds, &slice);
         }
         self.scratch.read_own(self.scanner, piece.scope, &slice);
         self.at = next;
@@ -302,7 +305,7 @@ impl Slice<'_> {
 }
 
 impl Scratch {
-    fn read(&mut self, scanner: &Scanner, slice: &Slice<'_>) {
+    fn read(&mut self, scanner: &Scanner, kinds: KindSet, slice: &Slice<'_>) {
         let plain = self.normal.normalise(&slice.text[slice.start..slice.end]);
         self.context.start_slice();
         self.context.work += plain.bytes.len() as u64;
@@ -314,7 +317,7 @@ impl Scratch {
             classes: &self.classes,
             marks: &self.marks,
             context: &mut self.context,
-            kinds: scanner.kinds,
+            kinds,
             found: &mut self.found,
             covered: 0,
         };
@@ -336,7 +339,7 @@ impl Scratch {
             let next = plain_offset(&plain, slice.next - slice.start);
             self.context.carry_to(plain.bytes, next);
         }
-        keep_outermost(&mut self.found);
+        keep_outermost(&mut self.found, &mut self.order);
         let before = self.findings.hits.len();
         for found in &self.found {
             let start = slice.start + plain.source(found.start as usize);
@@ -518,14 +521,12 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
 
 /// Drops finds that another explains: the pieces of a card number are not a second identifier. A telephone number and a random value, whose
 /// shapes prove least, give way to everything that covers them and hide only their own kind.
-fn keep_outermost(found: &mut Vec<Found>) {
-    // By where they begin, the longest first, the weak last: in one number, as there may be many. A slice is far shorter than 2^24.
-    found.sort_unstable_by_key(|find| {
-        u64::from(find.start) << 40
-            | u64::from(0xff_ffff - find.end) << 16
-            | u64::from(weak(find.kind)) << 8
-            | find.kind as u64
-    });
+fn keep_outermost(found: &mut Vec<Found>, order: &mut Vec<u64>) {
+    order.clear();
+    order.extend(found.iter().map(|find| Found::order(*find)));
+    order.sort_unstable();
+    found.clear();
+    found.extend(order.iter().filter_map(|order| Found::ordered(*order)));
     let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
     found.retain(|find| {
         let credential = |kind: Kind| kind.group() == Group::Secret;
@@ -548,6 +549,21 @@ fn keep_outermost(found: &mut Vec<Found>) {
         }
         !hidden
     });
+}
+
+impl Found {
+    /// The find as one number, by where it begins, the longest first, the weak last: in one number, as there may be many. A slice is far
+    /// shorter than 2^24.
+    fn order(self) -> u64 {
+        let place = u64::from(self.start) << 40 | u64::from(0xff_ffff - self.end) << 16;
+        place | u64::from(weak(self.kind)) << 8 | self.kind as u64
+    }
+
+    /// The find with this order.
+    fn ordered(order: u64) -> Option<Found> {
+        let kind = *Kind::ALL.get(usize::from(order as u8))?;
+        Some(Found { kind, start: (order >> 40) as u32, end: 0xff_ffff - (order >> 16 & 0xff_ffff) as u32 })
+    }
 }
 
 /// Whether the shape of a kind proves little.

@@ -8,13 +8,16 @@ use super::examples::Examples;
 use super::kind::{Group, Kind, KindSet};
 use super::landmarks::Landmarks;
 use super::scan::Scratch;
-use super::spec::{BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KeywordsSpec, OnUnknown, Quorum, SpecError};
+use super::spec::{
+    BUILTINS_MAX, Boundary, Builtin, ComplexitySpec, KeywordsSpec, OnUnknown, Quorum, Scopes, SpecError,
+};
 use super::tag::{TAGS_MAX, Tag, TagSet};
 
 /// The compiled classifiers. Immutable, shared by all threads.
 #[derive(Debug)]
 pub struct Scanner {
-    pub(super) kinds: KindSet,
+    /// What is looked for in the text of each scope.
+    kinds: [KindSet; Scopes::COUNT],
     pub(super) on_unknown: OnUnknown,
     pub(super) landmarks: Landmarks,
     pub(super) unknown_tags: TagSet,
@@ -44,7 +47,7 @@ pub(super) struct Complexity {
 /// What the compiler has seen so far.
 struct Draft {
     personal: KindSet,
-    kinds: KindSet,
+    kinds: [KindSet; Scopes::COUNT],
     on_unknown: OnUnknown,
     complexity: Option<Complexity>,
     topics: Option<Tagged>,
@@ -58,7 +61,7 @@ impl Default for Draft {
     fn default() -> Draft {
         Draft {
             personal: KindSet::EMPTY,
-            kinds: KindSet::EMPTY,
+            kinds: [KindSet::EMPTY; Scopes::COUNT],
             on_unknown: OnUnknown::Ignore,
             complexity: None,
             topics: None,
@@ -78,11 +81,12 @@ impl Draft {
             }
             Builtin::Pii(spec) => {
                 self.personal = self.personal.union(spec.kinds);
+                self.look_for(spec.kinds, spec.scopes);
                 if spec.on_unknown == OnUnknown::AddTag {
                     self.on_unknown = OnUnknown::AddTag;
                 }
             }
-            Builtin::Secrets => self.kinds = self.kinds.union(KindSet::secrets()),
+            Builtin::Secrets(scopes) => self.look_for(KindSet::secrets(), *scopes),
             Builtin::Complexity(spec) => self.complexity = Some(complexity(index, spec)?),
             Builtin::Topics => self.topics = Some(Tagged),
             Builtin::Keywords(spec) => {
@@ -100,6 +104,16 @@ impl Draft {
             Builtin::Injection => self.keywords.push(Keywords::compile(index, &injection(), Tag::INJECTION_SUSPECT)?),
         }
         Ok(())
+    }
+
+    /// Looks for `kinds` in the text of `scopes`, and in what belongs to no message.
+    fn look_for(&mut self, kinds: KindSet, scopes: Scopes) {
+        for scope in [Scope::System, Scope::User, Scope::Assistant, Scope::Tool, Scope::Rest] {
+            if scopes.contains(scope) || scope == Scope::Rest {
+                let here = &mut self.kinds[scope as usize];
+                *here = here.union(kinds);
+            }
+        }
     }
 
     /// The number of a tag of the operator: that of a built-in one if the name is the same, else a new one.
@@ -148,6 +162,11 @@ impl Builtin {
 }
 
 impl Scanner {
+    /// What is looked for in the text of `scope`.
+    pub(super) fn kinds_in(&self, scope: Scope) -> KindSet {
+        self.kinds[scope as usize]
+    }
+
     /// Compiles `builtins`.
     ///
     /// # Errors
@@ -160,9 +179,9 @@ impl Scanner {
         for (index, builtin) in builtins.iter().enumerate() {
             draft.add(index, builtin)?;
         }
-        let kinds = draft.kinds.union(draft.personal);
+        let kinds = draft.kinds.into_iter().fold(KindSet::EMPTY, KindSet::union);
         Ok(Scanner {
-            kinds,
+            kinds: draft.kinds,
             on_unknown: draft.on_unknown,
             landmarks: Landmarks::compile(kinds),
             unknown_tags: unknown_tags(draft.personal),

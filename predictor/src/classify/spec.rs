@@ -25,8 +25,8 @@ pub const BUILTINS_MAX: usize = 64;
 pub enum Builtin {
     /// Personal data.
     Pii(PiiSpec),
-    /// Credentials.
-    Secrets,
+    /// Credentials, in the text of these scopes.
+    Secrets(Scopes),
     /// How many steps the request takes, and whether it asks for a fact.
     Complexity(ComplexitySpec),
     /// Program text, mathematics, the language.
@@ -46,8 +46,10 @@ pub enum Builtin {
 pub struct PiiSpec {
     /// The kinds. [`KindSet::personal`] is the usual choice; network and crypto kinds have tags of their own.
     pub kinds: KindSet,
-    /// What an unreadable request counts as.
+    /// What an unreadable request counts as. Whose text could not be read is not known, so this holds whatever the scopes are.
     pub on_unknown: OnUnknown,
+    /// Whose text is read. [`Scope::Rest`] is, whatever this says: no one can leave it out by its author.
+    pub scopes: Scopes,
 }
 
 /// What a request counts as that could not be read in full.
@@ -85,7 +87,7 @@ pub struct KeywordsSpec {
     pub tag: String,
     /// The words, compared without regard to the case of ASCII letters.
     pub words: Vec<String>,
-    /// Whether one of them is enough.
+    /// How many of them must be there.
     pub quorum: Quorum,
     /// Where a word may begin and end.
     pub boundary: Boundary,
@@ -100,6 +102,13 @@ pub enum Quorum {
     Any(u32),
     /// Every word at least once.
     All,
+    /// Each of the first `all` words at least once, and of the others `any` occurrences. Neither may be none.
+    AllAndAny {
+        /// How many words, from the first on, must each be there.
+        all: usize,
+        /// Occurrences of any of the other words. At least 1.
+        any: u32,
+    },
 }
 
 /// Where a keyword may begin and end.
@@ -141,7 +150,10 @@ pub struct Scopes(u8);
 
 impl Scopes {
     /// Text of every origin.
-    pub const ALL: Scopes = Scopes(0b1111);
+    pub const ALL: Scopes = Scopes(0b1_1111);
+
+    /// How many scopes there are.
+    pub(super) const COUNT: usize = 5;
 
     /// Whether `scope` is in the set.
     #[must_use]

@@ -18,10 +18,20 @@ pub(super) fn licence(lane: &mut Lane<'_>, start: usize, end: usize) {
     if matches!(text.len(), 7..=9) && ((serial && leading <= 3) || text.len() == 9) {
         lane.take_if_supported(Kind::Passport, start, end);
     }
+    if german(text) {
+        lane.take_if_supported(Kind::Passport, start, end);
+    }
     let british = text.len() == 16 && leading == 5 && text[5..11].iter().all(u8::is_ascii_digit);
     if (serial && leading <= 3) || british {
         lane.take_if_supported(Kind::UsDriverLicense, start, end);
     }
+}
+
+/// Whether a token is the number of a German passport or identity card with its check digit, and perhaps the nationality behind it, as in
+/// the line for machines (ICAO 9303, part 3, section 4.9).
+fn german(text: &[u8]) -> bool {
+    let number = text.strip_suffix(b"D").filter(|rest| rest.len() == 10).unwrap_or(text);
+    number.len() == 10 && checksum::icao_9303(number)
 }
 
 /// Separators in a row inside an IBAN.
@@ -30,22 +40,20 @@ const IBAN_GAP_BYTES_MAX: usize = 3;
 /// An IBAN that begins at `start`, in one piece or in groups. The check and the country's length prove enough for any separators.
 pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
     let text = lane.text;
-    let start = if text.get(start..start + 4).is_some_and(|word| word.eq_ignore_ascii_case(b"IBAN")) {
-        start + 4
-    } else {
-        start
-    };
+    let named =
+        text.get(start..start + 4).is_some_and(|word| word[0] | 0x20 == b'i' && word.eq_ignore_ascii_case(b"IBAN"));
+    let start = if named { start + 4 } else { start };
     // Most words end here: a country and a check digit, or the next group, must follow each other.
     let Some([first, second, third]) = text.get(start..).and_then(<[u8]>::first_chunk) else { return };
-    let country = [first.to_ascii_uppercase(), second.to_ascii_uppercase()];
     let close =
         if second.is_ascii_alphabetic() { third.is_ascii_digit() || joins(*third) != 0 } else { joins(*second) != 0 };
-    if !close || second.is_ascii_alphabetic() && checksum::iban_len(country).is_none() {
+    let country = [*first, *second].map(|letter| letter.to_ascii_uppercase());
+    if !close || second.is_ascii_alphabetic() && checksum::iban_form(country).is_none() {
         return;
     }
     let mut chars = [0u8; 34];
     let (mut len, mut wanted, mut at, mut gap_len) = (0, chars.len(), start, 0);
-    let (mut digits_only, mut names_bank) = (false, false);
+    let (mut is_digits, mut names_bank) = (false, false);
     while len < wanted && at < text.len() {
         let byte = text[at];
         if byte.is_ascii_alphanumeric() {
@@ -53,12 +61,10 @@ pub(super) fn iban(lane: &mut Lane<'_>, start: usize) {
             len += 1;
             gap_len = 0;
             if len == 2 {
-                let Some(country_len) = checksum::iban_len([chars[0], chars[1]]) else { return };
-                wanted = country_len;
-                digits_only = checksum::iban_is_digits([chars[0], chars[1]]);
-                names_bank = checksum::iban_names_bank([chars[0], chars[1]]);
+                let Some(form) = checksum::iban_form([chars[0], chars[1]]) else { return };
+                (wanted, is_digits, names_bank) = (form.len, form.is_digits, form.names_bank);
             }
-            let misplaced = digits_only && !byte.is_ascii_digit() || names_bank && len <= 8 && byte.is_ascii_digit();
+            let misplaced = is_digits && !byte.is_ascii_digit() || names_bank && len <= 8 && byte.is_ascii_digit();
             if len > 4 && misplaced {
                 return;
             }
