@@ -113,7 +113,11 @@ pub(crate) enum Ended {
 /// Whether requests that run are waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
+    /// For as long as the time to drain lasts.
     Left,
+    /// Only those that are being refused.
+    Refusing,
+    /// No more.
     Over,
 }
 
@@ -243,16 +247,10 @@ async fn serve(setup: Setup) -> io::Result<Ended> {
             }
             () = reopen.asked() => control.access_log.reopen(),
             _ = tick.tick() => control.tick(),
-            () = until(control.drain_until) => match control.patience {
-                Patience::Left => control.give_up(),
-                Patience::Over => break Ended::DrainTimeout,
-            },
+            () = until(control.drain_until) => control.time_is_over(),
         }
-        if control.phase == Phase::Draining && control.drained >= control.shards.len() {
-            break match control.patience {
-                Patience::Left => Ended::Drained,
-                Patience::Over => Ended::DrainTimeout,
-            };
+        if let Some(ended) = control.drained() {
+            break ended;
         }
     };
     control.end(ended, &mut from_shards).await;
@@ -525,13 +523,26 @@ impl Control {
         }
     }
 
-    /// The time to drain is over: who has no answer yet is told so.
-    fn give_up(&mut self) {
-        self.patience = Patience::Over;
+    /// The time to drain is over: who has no answer yet is told so, for which there is a little more.
+    fn time_is_over(&mut self) {
+        self.patience = match self.patience {
+            Patience::Left => Patience::Refusing,
+            Patience::Refusing | Patience::Over => Patience::Over,
+        };
         self.drain_until = Some(Instant::now() + REFUSED_WITHIN);
         for shard in &self.shards {
             // One that is stuck tells nobody anything.
             let _ = shard.send(ToShard::GiveUp);
+        }
+    }
+
+    /// How it ended, once nothing is left or nothing is waited for.
+    fn drained(&self) -> Option<Ended> {
+        let all = self.phase == Phase::Draining && self.drained >= self.shards.len();
+        match self.patience {
+            Patience::Left => all.then_some(Ended::Drained),
+            Patience::Refusing => all.then_some(Ended::DrainTimeout),
+            Patience::Over => Some(Ended::DrainTimeout),
         }
     }
 

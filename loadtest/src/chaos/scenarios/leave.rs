@@ -9,9 +9,12 @@ use super::super::{
     stage::{CHAT, Judged, Miss, Stage, Which, ensure, eventually, expect_chat, fail},
 };
 
-/// The engine must hear of it within this time. A proxy that passes it on does so at once; the rest is for a busy
-/// machine.
-const GONE_MAX: Duration = Duration::from_secs(1);
+/// The engine must hear of it within this time: a second of the usual patience. A proxy that passes it on does so at once; the
+/// rest is for a busy machine.
+fn gone_max(stage: &Stage<'_>) -> Duration {
+    stage.plan.patience / 8
+}
+
 /// Tokens of an answer that nobody waits for: it would take a minute.
 const LONG_TOKENS: u32 = 30_000;
 
@@ -38,9 +41,9 @@ fn expect_asked(stage: &Stage<'_>) -> Result<(), Miss> {
 /// All of the scenario's requests must be known to be aborted in time.
 fn expect_aborted(stage: &Stage<'_>) -> Judged {
     let aborted = || stage.asked_any().iter().all(|record| record.outcome == Outcome::Aborted);
-    match eventually(GONE_MAX, aborted) {
+    match eventually(gone_max(stage), aborted) {
         Some(after) => Ok(format!("the engine stopped after {} ms", after.as_millis())),
-        None => fail(format!("the engine still works {} ms after the client has left", GONE_MAX.as_millis())),
+        None => fail(format!("the engine still works {} ms after the client has left", gone_max(stage).as_millis())),
     }
 }
 
@@ -122,7 +125,7 @@ pub(crate) fn load_after_aborts(stage: &mut Stage<'_>) -> Judged {
     stage.forget();
     let remark = super::spread::expect_spread(stage)?;
     // Requests of clients that had left before the proxy read them may have come late, and must have ended as well.
-    let idle = eventually(GONE_MAX, || stage.in_progress() == 0);
+    let idle = eventually(gone_max(stage), || stage.in_progress() == 0);
     ensure(idle.is_some(), || format!("{} requests of clients that have left still run", stage.in_progress()))?;
     Ok(remark)
 }
@@ -140,7 +143,7 @@ pub(crate) fn slow_reader(stage: &mut Stage<'_>) -> Judged {
         expect_chat(&stage.chat("", &stage.whole(3))?, 3)?;
         worst = worst.max(start.elapsed());
     }
-    ensure(worst < GONE_MAX, || format!("another client waited {} ms", worst.as_millis()))?;
+    ensure(worst < gone_max(stage), || format!("another client waited {} ms", worst.as_millis()))?;
     let answer = slow.answer().map_err(|trouble| trouble.to_string())?;
     ensure(answer.is_done() && answer.body.len() > PAD_BYTES, || {
         format!("the slow client got {} bytes, {:?}", answer.body.len(), answer.ending)
@@ -156,7 +159,7 @@ pub(crate) fn back_pressure(stage: &mut Stage<'_>) -> Judged {
     let mut client = stage.client()?;
     client.send(&stage.post(CHAT, "", stage.stream(3).as_bytes())).map_err(|error| error.to_string())?;
     expect_asked(stage)?;
-    let gone_on = eventually(Duration::from_secs(2), || stage.in_progress() == 0);
+    let gone_on = eventually(stage.plan.patience / 4, || stage.in_progress() == 0);
     ensure(gone_on.is_none(), || format!("{} MiB went into the proxy while the client did not read", PAD_BYTES >> 20))?;
     Ok(String::new())
 }
