@@ -17,6 +17,7 @@
 mod cards;
 #[cfg(test)]
 mod cases;
+mod cells;
 mod checksum;
 mod classes;
 pub mod complexity;

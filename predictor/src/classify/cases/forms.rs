@@ -144,6 +144,10 @@ fn numbers_are_found_whose_groups_stand_in_cells_or_lines_of_their_own() {
         (Kind::Iban, "DE89\t3704\t0044\t0532\t0130\t00"),
         (Kind::Iban, "DE89\n3704\n0044\n0532\n0130\n00"),
         (Kind::Iban, "DE8937040044=\n0532013000"),
+        (Kind::UkNhs, "NHS number\n943\n476\n5919"),
+        (Kind::UsSsn, "ssn\t536\t90\t4399"),
+        (Kind::NlBsn, "bsn 111\r\n222\r\n333"),
+        (Kind::InAadhaar, "aadhaar 2341\n2341\n2346"),
         (Kind::UsSsn, "ssn 536-90=\n-4399"),
     ]);
     let scanner = scanner();
@@ -156,6 +160,9 @@ fn numbers_are_found_whose_groups_stand_in_cells_or_lines_of_their_own() {
         "4111,1111,1111,1111",
         "4111 | 1111 | 1111 | 1111",
         "41111111\n11111111",
+        "943\n476\n5919",
+        "NHS number\n943\n476\n5918",
+        "NHS number 943, 476, 5919",
     ] {
         assert_eq!(found(scanner, table), [], "{table:?}");
     }
