@@ -194,10 +194,15 @@ impl Context {
         self.present | if start <= self.chain_reach { self.chained } else { 0 }
     }
 
+    /// The kinds that something may support somewhere in the slice, once the context was prepared.
+    pub(super) fn possible_somewhere(&self) -> u64 {
+        self.present | self.chained
+    }
+
     /// Whether anything can support `kind` somewhere in the slice.
     pub(super) fn may_support_somewhere(&mut self, kind: Kind) -> bool {
         self.prepare();
-        (self.present | self.chained) & kind.bit() != 0
+        self.possible_somewhere() & kind.bit() != 0
     }
 
     /// Notes that `kind` ends at `end` for certain.

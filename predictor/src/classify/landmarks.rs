@@ -12,8 +12,8 @@ use std::ops::Range;
 use super::classes::{BLOCK_BYTES, Block, Classes};
 use super::context::WordAt;
 use super::kind::KindSet;
-use super::words::{Ending, TABLE};
-use super::{mail, secrets, spelled};
+use super::words::Ending;
+use super::{mail, secrets, spelled, words};
 
 /// What a landmark is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -258,14 +258,12 @@ impl Landmarks {
         spelled::words().for_each(|(word, text)| add(Role::Mark(Meaning::Digit(word)), text));
         mail::marks().for_each(|text| add(Role::Mark(Meaning::Disguise), text));
         REVERSED.iter().for_each(|text| add(Role::Mark(Meaning::Reversed), text));
-        for (row_kinds, ending, words) in TABLE {
-            let mask = row_kinds.iter().fold(0, |mask, kind| mask | kind.bit()) & kinds.0;
+        for (row_kinds, ending, word) in words::all() {
+            let mask = row_kinds & kinds.0;
             if mask != 0 {
-                for word in *words {
-                    add(Role::Word(mask, *ending), word);
-                    if let Some(title) = title(word) {
-                        add(Role::Word(mask, *ending), &title);
-                    }
+                add(Role::Word(mask, ending), word);
+                if let Some(title) = title(word) {
+                    add(Role::Word(mask, ending), &title);
                 }
             }
         }

@@ -10,13 +10,14 @@
 //!
 //! Text that comes again need not be read again: [`Memory`].
 //!
-//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, `classes` (letters and digits), `landmarks` (fixed strings), then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`,
+//! Reading order: [`kind`](Kind), [`tag`](Tag), [`spec`](Builtin), `scanner`, `scan`, `classes` (letters and digits), `landmarks` (fixed strings), then the lanes `numbers`, `phone`, `mail`, `network`, `secrets`, `second_look` which runs them,
 //! with `context` for the words beside a find, `normal`, `encoded` and `spelled` for what is
 //! disguised.
 
 mod cards;
 #[cfg(test)]
 mod cases;
+mod cells;
 mod checksum;
 mod classes;
 pub mod complexity;
@@ -34,10 +35,12 @@ mod memory;
 mod network;
 mod normal;
 mod numbers;
+mod outermost;
 mod phone;
 mod runs;
 mod scan;
 mod scanner;
+mod second_look;
 mod secrets;
 mod spec;
 mod spelled;

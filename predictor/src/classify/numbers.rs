@@ -7,14 +7,13 @@
 
 use std::ops::Range;
 
-use super::cards;
 use super::checksum;
 use super::kind::{Kind, KindSet};
 use super::lane::Lane;
 use super::layout::{Layout, promising};
 use super::phone;
 use super::runs::{DASH, DOT, LIST, OTHER, Run, Runs, SPACE, Shape, cut};
-use super::tokens;
+use super::{cards, cells, tokens};
 
 /// Longest identifier without separators that windows are built for (a 19-digit card).
 pub(super) const WINDOW_BYTES_MAX: usize = 20;
@@ -103,7 +102,7 @@ pub(super) fn scan(lane: &mut Lane<'_>, runs: &mut Runs) {
         }
         first = end;
     }
-    cards::listed(lane, &runs.all);
+    cells::scan(lane, &runs.all);
     bank_codes(lane);
 }
 

@@ -6,25 +6,26 @@ use super::classes::Classes;
 use super::complexity::features::Features;
 use super::context::Context;
 use super::custom::{KeywordState, Patterns};
-use super::encoded;
 use super::examples::Bag;
 use super::findings::{Findings, Hit};
 use super::kind::{Group, Kind, KindSet};
-use super::landmarks::{Landmark, Meaning};
+use super::landmarks::Landmark;
 use super::lane::{Found, Lane};
 use super::memory::{Memory, PieceKey, Remembered};
 use super::normal::{Buffer, Plain};
+use super::outermost::keep_outermost;
 use super::runs::Runs;
 use super::scanner::Scanner;
+use super::second_look::{Decoding, run_lanes, second_look};
 use super::spec::OnUnknown;
 use super::tag::{Tag, TagSet};
 use super::topics::Topics;
 use super::turn::Turn;
-use super::{Piece, Scope, Shape, mail, network, numbers, secrets, spelled};
+use super::{Piece, Scope, Shape};
 
 /// Bytes of text that one step reads. About 25 us of work, below 500 us for texts made to be slow: other connections of the core wait no
-/// longer.
-pub const SLICE_BYTES: usize = 4 * 1024;
+/// longer. What a slice shares with the next one is read twice, so shorter ones cost more in all.
+pub const SLICE_BYTES: usize = 6 * 1024;
 /// Bytes a slice shares with the one before it, so that no identifier with its context falls between two.
 pub const SLICE_OVERLAP_BYTES: usize = 384;
 /// Bytes that the last slice of a piece may be longer.
@@ -414,101 +415,6 @@ impl Scratch {
     }
 }
 
-fn run_lanes(lane: &mut Lane<'_>, runs: &mut Runs, values: &mut Vec<(usize, usize)>) {
-    lane.work(lane.text.len() + lane.marks.len());
-    secrets::scan(lane, values);
-    numbers::scan(lane, runs);
-    mail::scan(lane);
-    network::scan(lane);
-}
-
-/// The buffers of the second look.
-struct Decoding<'a> {
-    runs: &'a mut Runs,
-    values: &'a mut Vec<(usize, usize)>,
-    bytes: &'a mut Vec<u8>,
-    classes: &'a mut Classes,
-    marks: &'a mut Vec<Landmark>,
-    context: &'a mut Context,
-    found: &'a mut Vec<Found>,
-}
-
-/// Decodes long tokens and spelled numbers, and scans what comes out; a find takes the place of the whole token. What is said to stand
-/// backwards is turned round.
-fn second_look(lane: &mut Lane<'_>, scanner: &Scanner, mut decoding: Decoding<'_>) {
-    let text = lane.text;
-    lane.work(2 * text.len());
-    let mut from = 0;
-    while let Some((start, end)) = encoded::next_token(text, lane.classes, from) {
-        from = end;
-        if encoded::decode(&text[start..end], decoding.bytes) {
-            decoding.scan(lane, scanner, start, end);
-        }
-    }
-    let marks = lane.marks;
-    spelled::each(text, marks, |digits, start, end| {
-        decoding.bytes.clear();
-        decoding.bytes.extend_from_slice(digits);
-        decoding.scan(lane, scanner, start, end);
-    });
-    let mut done = 0;
-    for mark in marks.iter().filter(|mark| mark.meaning == Meaning::Reversed) {
-        let start = done.max((mark.start as usize).saturating_sub(REVERSED_BEFORE_BYTES));
-        let end = text.len().min(mark.end as usize + REVERSED_BEHIND_BYTES);
-        if start < end {
-            decoding.turn_round(lane, scanner, start, end);
-            done = end;
-        }
-    }
-}
-
-/// How far in front of a word such as "backwards" a thing may stand that is meant, and how far behind.
-const REVERSED_BEFORE_BYTES: usize = 64;
-const REVERSED_BEHIND_BYTES: usize = 128;
-
-impl Decoding<'_> {
-    /// Scans the decoded bytes of `start..end`. The words around it count inside, too.
-    fn scan(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
-        let words = lane.context.near(start, end);
-        self.read(lane, scanner, words);
-        let kinds: KindSet = self.found.iter().map(|found| found.kind).collect();
-        for kind in Kind::ALL.iter().copied().filter(|kind| kinds.contains(*kind)) {
-            lane.take(kind, start, end);
-        }
-    }
-
-    /// Scans the bytes of `start..end` from the last to the first.
-    fn turn_round(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, start: usize, end: usize) {
-        self.bytes.clear();
-        self.bytes.extend(lane.text[start..end].iter().rev());
-        let words = lane.context.near(start, end) | lane.context.within(start, end);
-        self.read(lane, scanner, words);
-        for found in self.found.iter() {
-            lane.take(found.kind, end - found.end as usize, end - found.start as usize);
-        }
-    }
-
-    /// Runs the lanes over the decoded bytes, where the words of `words` stand near everything.
-    fn read(&mut self, lane: &mut Lane<'_>, scanner: &Scanner, words: u64) {
-        lane.work(self.bytes.len());
-        self.found.clear();
-        self.context.start_piece();
-        self.context.set_outer(words);
-        self.classes.read(self.bytes);
-        scanner.landmarks.find(self.bytes, self.classes, self.marks, &mut self.context.words);
-        let mut inner = Lane {
-            text: self.bytes,
-            classes: self.classes,
-            marks: self.marks,
-            context: self.context,
-            kinds: lane.kinds,
-            found: self.found,
-            covered: 0,
-        };
-        run_lanes(&mut inner, self.runs, self.values);
-    }
-}
-
 /// The plain offset of a source offset, by bisection.
 fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
     let (mut low, mut high) = (0, plain.bytes.len());
@@ -517,58 +423,6 @@ fn plain_offset(plain: &Plain<'_>, source: usize) -> usize {
         if plain.source(middle) < source { low = middle + 1 } else { high = middle }
     }
     low
-}
-
-/// Drops finds that another explains: the pieces of a card number are not a second identifier. A telephone number and a random value, whose
-/// shapes prove least, give way to everything that covers them and hide only their own kind.
-fn keep_outermost(found: &mut Vec<Found>, order: &mut Vec<u64>) {
-    order.clear();
-    order.extend(found.iter().map(|find| Found::order(*find)));
-    order.sort_unstable();
-    found.clear();
-    found.extend(order.iter().filter_map(|order| Found::ordered(*order)));
-    let (mut firm, mut soft): (Option<Found>, Option<Found>) = (None, None);
-    found.retain(|find| {
-        let credential = |kind: Kind| kind.group() == Group::Secret;
-        let covers = |outer: &Option<Found>| {
-            outer.is_some_and(|outer| {
-                let named = credential(find.kind) && (!credential(outer.kind) || outer.kind == Kind::UrlCredentials);
-                find.end <= outer.end && (!named || weak(find.kind) && credential(outer.kind))
-            })
-        };
-        let equals =
-            |outer: &Option<Found>| outer.is_some_and(|outer| (find.start, find.end) == (outer.start, outer.end));
-        let hidden = if weak(find.kind) {
-            covers(&firm) || covers(&soft.filter(|outer| outer.kind == find.kind))
-        } else {
-            covers(&firm) && !equals(&firm)
-        };
-        let outer = if weak(find.kind) { &mut soft } else { &mut firm };
-        if outer.is_none_or(|outer| find.end > outer.end) {
-            *outer = Some(*find);
-        }
-        !hidden
-    });
-}
-
-impl Found {
-    /// The find as one number, by where it begins, the longest first, the weak last: in one number, as there may be many. A slice is far
-    /// shorter than 2^24.
-    fn order(self) -> u64 {
-        let place = u64::from(self.start) << 40 | u64::from(0xff_ffff - self.end) << 16;
-        place | u64::from(weak(self.kind)) << 8 | self.kind as u64
-    }
-
-    /// The find with this order.
-    fn ordered(order: u64) -> Option<Found> {
-        let kind = *Kind::ALL.get(usize::from(order as u8))?;
-        Some(Found { kind, start: (order >> 40) as u32, end: 0xff_ffff - (order >> 16 & 0xff_ffff) as u32 })
-    }
-}
-
-/// Whether the shape of a kind proves little.
-fn weak(kind: Kind) -> bool {
-    kind == Kind::Phone || kind == Kind::GenericSecret
 }
 
 /// Whether a hit is among `recorded`, by the slice before.

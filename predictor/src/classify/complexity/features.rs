@@ -1,7 +1,7 @@
 //! What the model sees of a text: plain features from one pass over the bytes, and hashed words and pairs of words from one over the words.
 
 use super::super::tag::LANGUAGES;
-use super::cues::{CUE_WORDS, CUES, Cue, STOP_WORDS};
+use super::cues::{CUES, Cue, cue_words, stop_words};
 
 /// Buckets of hashed words, as a power of two.
 pub(crate) const GRAM_BITS: u32 = 16;
@@ -85,12 +85,12 @@ impl Lexicon {
     /// The table of all cue and stop words.
     pub(crate) fn compile() -> Lexicon {
         let mut lexicon = Lexicon { slots: vec![Slot::default(); SLOTS], present: vec![0; PRESENT_BITS as usize / 64] };
-        for (cue, words) in CUE_WORDS {
-            words.iter().for_each(|word| lexicon.slot_for(word).cues |= 1 << *cue as u8);
+        for (cue, word) in cue_words() {
+            lexicon.slot_for(word).cues |= 1 << cue as u8;
         }
-        for (language, words) in STOP_WORDS {
-            let Some(index) = LANGUAGES.iter().position(|known| known == language) else { continue };
-            words.iter().for_each(|word| lexicon.slot_for(word).languages |= 1 << index);
+        for (language, word) in stop_words() {
+            let Some(index) = LANGUAGES.iter().position(|known| *known == language) else { continue };
+            lexicon.slot_for(word).languages |= 1 << index;
         }
         lexicon
     }
