@@ -258,6 +258,7 @@ fn harmless_text_is_left_alone() {
         "2024-05-01 12:30:00",
         "Mobile World Congress 2024 had 101000 visitors",
         "std::vec::Vec and a::b::c",
+        "json!(1_000_000_000), CelValue::Duration(1)",
         "0x7fff5fbff8a0 segfault",
         "SELECT 1234567890 FROM t",
         "ticket 123-456-7890",
