@@ -120,7 +120,7 @@ fn who_has_no_answer_when_the_drain_timeout_is_over_is_told_to_try_again(driver:
     let queued = "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferencePolicy\nmetadata: { name: one, namespace: default }\nspec:\n  \
                   rules: [{ name: one, route: { exclude: [{ name: busy, drop: { inFlight: { atLeast: 2 } } }], queue: { maxWait: 60s } } }]\n---\n";
     let resources = worker_set("workers", MODEL, ALIAS, &[&engine]) + queued + &pool(&["workers"], &["one"]);
-    let mut gateway = Setup::new(resources).threads(2).server("drainTimeout: 300ms").start(driver);
+    let mut gateway = Setup::new(resources).server("drainTimeout: 300ms").start(driver);
     // One in the middle of its answer, one that an engine thinks about, one that waits in the queue.
     let mut begun = endless(&gateway);
     let silent = gateway.send_chat("x-request-id: silent\r\nx-fault: hang-before-head\r\n", &chat(MODEL, 3));
