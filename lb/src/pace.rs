@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 
 use crate::shard::Shard;
 
-/// Classified bytes after which others go on: some 60 us, four times that on text that is all identifiers.
-const STRETCH_BYTES: usize = 2 * predictor::classify::SLICE_BYTES;
+/// Classified bytes after which others go on: some 30 us, ten times that on text made to be slow.
+const STRETCH_BYTES: usize = predictor::classify::SLICE_BYTES;
 
 /// Bytes that are searched, hashed or checked in the time that it takes to classify one.
 const SEARCHED_WHILE_ONE_IS_CLASSIFIED: usize = 16;

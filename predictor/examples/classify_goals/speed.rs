@@ -77,11 +77,12 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         windows(&prompts, PROMPT_BYTES).step_by(3).map(|text| seconds(everything, &mut scratch, text)).collect();
     ordinary.sort_by(f64::total_cmp);
     let p99 = ordinary.get(ordinary.len() * 99 / 100).copied().unwrap_or(f64::NAN);
-    let hostile = HOSTILE.iter().map(|part| seconds(everything, &mut scratch, &part.repeat(PROMPT_BYTES / part.len())));
-    let hostile = hostile.fold(0.0, f64::max);
+    let hostile =
+        HOSTILE.map(|part| (part, seconds(everything, &mut scratch, &part.repeat(PROMPT_BYTES / part.len()))));
+    let (which, hostile) = slowest(hostile);
     let mut rows = vec![
         Row::at_most("all built-ins on 2 KB of a prompt, p99", 60.0, p99 * 1e6, " us"),
-        Row::at_most("the same, the worst text made to be slow", 200.0, hostile * 1e6, " us"),
+        Row::at_most(format!("the same, the worst text made to be slow ({which:?})"), 200.0, hostile * 1e6, " us"),
     ];
     let table: String = (0..20_000u64)
         .map(|row| format!("{} {} {}\n", row * 7_919 % 1_000_000, row * 104_729 % 10_000_000_000, row * 31 % 997))
@@ -104,12 +105,12 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
         ("JSON of a tool", long("{\"id\":10482,\"name\":\"widget\",\"price\":12.75,\"tags\":[\"a\",\"b\"]},")),
     ];
     // What is slow in one piece is slow in many: a turn must be short whatever is in it.
-    let mut longest = HOSTILE
-        .iter()
-        .map(|part| longest_turn(everything, &mut scratch, &part.repeat(4 * SLICE_BYTES / part.len())))
-        .fold(0.0, f64::max);
+    let turns =
+        HOSTILE.map(|part| (part, longest_turn(everything, &mut scratch, &part.repeat(4 * SLICE_BYTES / part.len()))));
+    let mut longest = slowest(turns);
     for (name, text) in inputs {
-        longest = longest.max(longest_turn(everything, &mut scratch, &text[..text.floor_char_boundary(1 << 20)]));
+        let turn = longest_turn(everything, &mut scratch, &text[..text.floor_char_boundary(1 << 20)]);
+        longest = slowest([longest, (name, turn)]);
         let (mut total, mut bytes) = (0.0, 0);
         for block in windows(&text, RATE_BYTES) {
             total += seconds(finder, &mut scratch, block);
@@ -125,12 +126,16 @@ pub(crate) fn rows(everything: &Scanner, finder: &Scanner) -> Result<Vec<Row>, B
     }
     // Between two turns the other requests of the thread go on.
     rows.push(Row::at_most(
-        "longest turn of a long prompt, the worst text made to be slow",
+        format!("longest turn of a long prompt, the worst text made to be slow ({:?})", longest.0),
         500.0,
-        longest * 1e6,
+        longest.1 * 1e6,
         " us",
     ));
     Ok(rows)
+}
+
+fn slowest<'t>(texts: impl IntoIterator<Item = (&'t str, f64)>) -> (&'t str, f64) {
+    texts.into_iter().fold(("", 0.0), |worst, text| if text.1 > worst.1 { text } else { worst })
 }
 
 /// The longest time between two places where a scan can be left, in seconds.
