@@ -38,10 +38,12 @@ pub(crate) fn provider(name: &str, port: u16, fields: &str) -> String {
 /// A provider at an address.
 pub(crate) fn provider_at(name: &str, url: &str, fields: &str) -> String {
     let trust = if fields.contains("tls:") { "" } else { "  tls: { caFile: ../ca.crt }\n" };
+    // A handshake on a busy machine takes its time.
+    let timeouts = if fields.contains("timeouts:") { "" } else { "  timeouts: { connect: 1m, firstByte: 10m }\n" };
     let auth = if fields.contains("auth:") { "" } else { "  auth: { bearer: { fromEnv: HOSTED_TOKEN } }\n" };
     format!(
         "apiVersion: kinference.buoyant.io/v1alpha1\nkind: InferenceProvider\nmetadata: {{ name: {name}, namespace: default }}\nspec:\n  \
-         type: OpenAI\n  baseURL: {url}\n{trust}{auth}  models: [{{ name: {ALIAS}, upstreamName: {MODEL} }}]\n{fields}---\n"
+         type: OpenAI\n  baseURL: {url}\n{trust}{timeouts}{auth}  models: [{{ name: {ALIAS}, upstreamName: {MODEL} }}]\n{fields}---\n"
     )
 }
 

@@ -23,7 +23,7 @@ fn limited(driver: Driver, authority: &Authority, limits: &str, first: &Engine, 
 }
 
 fn documents(limits: &str, first: &Engine, second: &Engine) -> String {
-    provider("first", first.addr().port(), &format!("  limits: {{ {limits} }}\n  timeouts: {{ firstByte: 10m }}\n"))
+    provider("first", first.addr().port(), &format!("  limits: {{ {limits} }}\n"))
         + &provider("second", second.addr().port(), "")
         + &providers_only(&["first", "second"])
 }

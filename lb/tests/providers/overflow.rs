@@ -81,7 +81,7 @@ impl Fleet {
         let provider = |name: &str, engine: &Engine, upstream: &str, limits: &str| {
             format!(
                 "{head} InferenceProvider\nmetadata: {{ name: {name}, namespace: default }}\nspec:\n  type: OpenAI\n  \
-                 baseURL: https://{HOST}:{}/v1\n  tls: {{ caFile: ../ca.crt }}\n  auth: {{ bearer: {{ fromEnv: HOSTED_TOKEN }} }}\n  \
+                 baseURL: https://{HOST}:{}/v1\n  tls: {{ caFile: ../ca.crt }}\n  timeouts: {{ connect: 1m, firstByte: 10m }}\n  auth: {{ bearer: {{ fromEnv: HOSTED_TOKEN }} }}\n  \
                  limits: {{ {limits} }}\n  models: [{{ name: {MODEL}, upstreamName: \"{upstream}\" }}]\n---\n",
                 engine.addr().port()
             )

@@ -150,7 +150,7 @@ impl Gateway {
         // What a test holds stays held on a machine on which the test takes minutes.
         let server = match setup.server.contains("timeouts:") {
             true => server,
-            false => server + "timeouts: { firstByte: 10m, idle: 10m, clientIdle: 10m }\n",
+            false => server + "timeouts: { connect: 1m, firstByte: 10m, idle: 10m, clientIdle: 10m }\n",
         };
         for (name, content) in &setup.files {
             fs::write(folder.path().join(name), content).unwrap();
