@@ -15,10 +15,12 @@ use crate::prefix::index::{ENDPOINTS_MAX, Index, IndexLimits};
 use crate::tokens::BytesPerToken;
 use crate::ttft::{Features, Kind, Observed, Prediction, Quality, Scale};
 use crate::window::Window;
+use chance::Kin;
 use std::sync::Arc;
 
 mod belief;
 mod cache;
+mod chance;
 mod ends;
 mod event;
 mod load;
@@ -94,6 +96,8 @@ struct Endpoint {
     model: usize,
     kind: usize,
     scale: Scale,
+    /// When its last request ended, or it came.
+    quiet_since_us: u64,
     max_batched_tokens: u64,
     kv_capacity_tokens: Option<u64>,
     /// Tokens of the engine's blocks: it finds whole ones only. 1 until it has said so.
@@ -134,6 +138,8 @@ pub struct Fleet {
     block_bytes_mean: f64,
     block_bytes_sized: f64,
     kinds: Vec<(Box<str>, Kind)>,
+    /// Of each kind.
+    kin: Vec<Kin>,
     models: Vec<(Box<str>, BytesPerToken)>,
     book: Book<Note>,
     index: Index,
@@ -171,6 +177,7 @@ impl Fleet {
             block_bytes_mean: f64::from(limits.block_bytes.max(1)),
             block_bytes_sized: f64::from(limits.block_bytes.max(1)),
             kinds: Vec::new(),
+            kin: Vec::new(),
             models: Vec::new(),
             book: Book::new(limits.endpoints_max, limits.requests_max, limits.seed),
             index: Index::new(IndexLimits {
@@ -200,12 +207,17 @@ impl Fleet {
         let kinds_max = self.limits.kinds_max as usize;
         let kind = slot(&mut self.kinds, spec.kind_key, kinds_max, || Kind::new(spec.prior));
         let model = slot(&mut self.models, spec.model, kinds_max, BytesPerToken::default);
+        let kin = Kin { model, backend: spec.backend };
+        if kind == self.kin.len() {
+            self.kin.push(kin);
+        }
         self.slots_used = self.slots_used.max(endpoint + 1);
         self.endpoints[endpoint as usize] = Some(Endpoint {
             backend: spec.backend,
             model,
             kind,
             scale: Scale::default(),
+            quiet_since_us: now_us,
             max_batched_tokens: spec.max_batched_tokens.max(1),
             kv_capacity_tokens: spec.kv_capacity_tokens,
             block_tokens: 1,
@@ -337,6 +349,7 @@ impl Fleet {
         let Some((features, model_us, predicted)) = self.expect(now_us, endpoint, work) else {
             return Opening::UnknownEndpoint;
         };
+        self.ends_quiet(now_us, endpoint);
         let first_token = match decided.answer {
             Answer::Streamed => FirstToken::Seen,
             Answer::Whole => FirstToken::PresumedAt { now_us: now_us.saturating_add(predicted.p90_us) },
@@ -426,6 +439,9 @@ impl Fleet {
                 }
             }
             Ended::Aborted | Ended::Failed | Ended::Refused => {}
+        }
+        if let Some(Some(known)) = self.endpoints.get_mut(endpoint as usize) {
+            known.quiet_since_us = now_us;
         }
         self.feed_queue(now_us, endpoint);
     }

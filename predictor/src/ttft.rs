@@ -211,6 +211,12 @@ impl Scale {
         self.factor
     }
 
+    /// After so many half-lives in which nothing was heard.
+    pub(crate) fn forgotten(self, half_lives: f64) -> Self {
+        let s = self.s * (-half_lives).exp2();
+        Scale { s, factor: s.exp() }
+    }
+
     fn learn(&mut self, log_ratio: f64) {
         self.s = (SCALE_KEPT * self.s + SCALE_STEP * log_ratio.clamp(-SCALE_CLIP, SCALE_CLIP)).clamp(-5.0, 5.0);
         self.factor = self.s.exp();

@@ -137,6 +137,7 @@ impl Fleet {
         let known = self.endpoint(endpoint)?;
         let ledger = self.book.ledger(endpoint)?;
         let kind = &self.kinds[known.kind].1;
+        let scale = self.scale(now_us, endpoint, known);
         let waits = self.book.first_pending(endpoint).is_some_and(|open| open.phase == Phase::Pending);
         Some(EndpointBelief {
             sums: *ledger.sums(),
@@ -152,8 +153,8 @@ impl Fleet {
             blocks_held: self.index.held(endpoint),
             evidence: known.cache.evidence(),
             overlap_trust_ratio: known.trust.mean(),
-            slowness_ratio: known.scale.factor(),
-            prefill_tokens_per_s: kind.tokens_per_s(known.scale),
+            slowness_ratio: scale.factor(),
+            prefill_tokens_per_s: kind.tokens_per_s(scale),
             stalled_us: waits.then(|| now_us.saturating_sub(ledger.last_progress_us())),
             others_in_flight: known.peers.in_flight(),
             basis: kind.basis(),

@@ -42,21 +42,24 @@ impl Fleet {
             Backend::Engine => load.engine(),
             Backend::Provider => load.provider(),
         };
-        let prediction = kind.predict(known.scale, &load, self.in_flight(endpoint), &features);
+        let scale = self.scale(now_us, endpoint, known);
+        let own = kind.predict(scale, &load, self.in_flight(endpoint), &features);
+        let prediction = Prediction { cost_us: self.cost_with_a_chance(&own, known, &load, &features), ..own };
         let model_us = match prediction.basis {
             Basis::Learning | Basis::Learned => prediction.ttft_us,
-            Basis::Fallback => (kind.model_s(known.scale, &features) * 1e6) as u64,
+            Basis::Fallback => (kind.model_s(scale, &features) * 1e6) as u64,
         };
         Some((features, model_us, prediction))
     }
 
     fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, work: Work) -> Option<Load> {
         let kind = &self.kinds[known.kind].1;
-        let rate = kind.tokens_per_s(known.scale);
+        let scale = self.scale(now_us, endpoint, known);
+        let rate = kind.tokens_per_s(scale);
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
         let head = self.head(now_us, endpoint, known, ledger);
-        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(known.scale, tokens, attention));
+        let peers = known.peers.load(now_us, |tokens, attention| kind.work_s(scale, tokens, attention));
         let step_left = match self.step_in_progress(now_us, endpoint, sums) {
             _ if head.begun || peers.new_tokens > 0.0 => 1.0,
             Some((_, left)) => left,
