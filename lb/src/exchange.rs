@@ -54,7 +54,10 @@ pub(crate) enum After {
 pub(crate) async fn run(shard: &Rc<Shard>, client: &mut Client) -> After {
     let _open = OpenExchange::new(shard);
     let begun = Begun::of(client);
-    let received = body::receive(shard, client).await;
+    let received = {
+        let receiving = pin!(body::receive(shard, client));
+        in_time(shard, receiving).await.unwrap_or(Err(NoBody::Refused(Refused::ShuttingDown)))
+    };
     // One exchange pins one plan: what it was decided by is what it ends by.
     let plan = shard.plan();
     let mut record = Record::new(begun);
@@ -113,13 +116,17 @@ async fn answer<'p>(
     let path = path_of(origin_form(client.head.target.of(&message.bytes)));
     record.entry.method = method_name(client.head.method, client.head.method_name.of(&message.bytes));
     record.entry.path = path_name(path);
-    let after = match plan {
-        None => refuse(shard, client, record, &Refused::NotConfigured).await,
-        Some(plan) => match routed::read(shard, client, plan, &mut message, record).await {
-            Ok(Read::Route(routed)) => route(shard, client, routed, message, record).await,
-            Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
-            Err(refused) => refuse(shard, client, record, &refused).await,
-        },
+    let read = match plan {
+        None => Err(Refused::NotConfigured),
+        Some(plan) => {
+            let reading = pin!(routed::read(shard, client, plan, &mut message, record));
+            in_time(shard, reading).await.unwrap_or(Err(Refused::ShuttingDown))
+        }
+    };
+    let after = match read {
+        Ok(Read::Route(routed)) => route(shard, client, routed, message, record).await,
+        Ok(Read::Local(answer)) => respond(shard, client, record, answer).await,
+        Err(refused) => refuse(shard, client, record, &refused).await,
     };
     client.inbox = rest;
     after
@@ -204,7 +211,16 @@ async fn route<'p>(
             Attempted::Answered(held) => {
                 // What a busy endpoint said is of no more use, nor is the body: an answer may take an hour.
                 drop((last, message));
-                return deliver(shard, client, &routed, held, record).await;
+                let status = held.answer.head.status;
+                let delivered = {
+                    let delivering = pin!(deliver(shard, client, &routed, held, record));
+                    in_time(shard, delivering).await
+                };
+                return delivered.unwrap_or_else(|| {
+                    record.entry.outcome = "shutting_down";
+                    record.entry.status = status;
+                    After::Abort
+                });
             }
             Attempted::Busy(held) => {
                 last.busy = Some(held);
@@ -232,7 +248,7 @@ async fn route<'p>(
     }
 }
 
-/// Awaits an operation before the first byte of the answer, unless the process gives up before: then `None`. Nothing is waited for
+/// Awaits an operation, unless the process gives up before: then `None`. Nothing is waited for
 /// of which the reactor does not know, so that it can wake everybody.
 async fn in_time<T>(shard: &Shard, mut operation: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     poll_fn(|cx| match operation.as_mut().poll(cx) {

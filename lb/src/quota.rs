@@ -187,9 +187,9 @@ impl KnownFull {
         Self { until_s: (packed >> 32) as u32, requests_max: packed as u32 }
     }
 
-    /// Whether it tells a limit of so many requests full: a minute that is full under one is full under each below it.
+    /// Whether it tells a limit of so many requests full. Under a lower one the minute is full too, but for longer.
     fn holds(self, now_us: u64, requests_max: u32) -> bool {
-        requests_max <= self.requests_max && u64::from(self.until_s) * SECOND_US > now_us
+        requests_max == self.requests_max && u64::from(self.until_s) * SECOND_US > now_us
     }
 }
 
@@ -380,7 +380,10 @@ mod tests {
         assert!(send(&old, 0, 0).is_err() && is_full(&old, 0), "a thread that has not heard of it yet");
         assert!(!is_full(&metered, 0) && send(&metered, 0, 0).is_ok() && send(&metered, 0, 0).is_err());
         metered.limits.requests_per_minute = Some(1);
-        assert!(is_full(&metered, 0), "what is full is full under a lower limit as well");
+        let until = |metered: &Metered| metered.admit(0, 0).map(drop).expect_err("full").until_us;
+        // Both that count must have left, and not only the first.
+        assert_eq!((is_full(&metered, 0), until(&metered)), (false, 61 * S));
+        assert!(is_full(&metered, 0));
         metered.limits.requests_per_minute = None;
         assert!(!is_full(&metered, 0));
     }

@@ -219,6 +219,19 @@ fn the_schema_is_json_that_knows_every_kind() {
 }
 
 #[test]
+fn an_access_log_that_is_a_pipe_without_a_reader_is_told_and_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let path = path.to_str().unwrap();
+    let server = "http://127.0.0.1:1";
+    let output =
+        kinference(&["serve", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--access-log", path, server]);
+    assert_eq!(code(&output), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("a pipe that nobody reads"), "{output:?}");
+}
+
+#[test]
 fn an_access_log_that_cannot_be_written_is_named_before_anything_listens() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("absent/access.log");

@@ -5,7 +5,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -119,6 +119,11 @@ enum Sink {
 impl Sink {
     fn open(path: &Path) -> io::Result<Self> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("access log {}: {error}", path.display()));
+        // Opening a pipe waits for somebody who reads it.
+        if std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo()) {
+            let unread = |_| io::Error::new(io::ErrorKind::NotConnected, "it is a pipe that nobody reads");
+            OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(unread).map_err(named)?;
+        }
         let file = OpenOptions::new().append(true).create(true).open(path).map_err(named)?;
         Ok(Self::File { path: path.into(), file })
     }

@@ -46,7 +46,7 @@ pub(crate) fn is_for_providers(name: &[u8]) -> bool {
 /// when to come back, or which version answered how fast. Any other may tell whose account we use there, how much is left of it,
 /// or what stands between us.
 pub(crate) fn is_from_providers(name: &[u8]) -> bool {
-    const NAMES: [&[u8]; 23] = [
+    const NAMES: [&[u8]; 22] = [
         b"accept-ranges",
         b"age",
         b"cache-control",
@@ -68,7 +68,6 @@ pub(crate) fn is_from_providers(name: &[u8]) -> bool {
         b"retry-after-ms",
         b"sunset",
         b"vary",
-        b"warning",
         b"x-should-retry",
     ];
     NAMES.iter().any(|known| name.eq_ignore_ascii_case(known))

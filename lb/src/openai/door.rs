@@ -112,7 +112,7 @@ pub fn prompt(api: Api, content_type: &[u8], body: &[u8]) -> Option<Vec<Said>> {
     let mut pieces = Vec::new();
     prompt::walk(&request, body, &mut |piece| {
         pieces.push(match piece {
-            Piece::Turn(role) => Said::By(format!("{role:?}")),
+            Piece::Turn(role) | Piece::Again(role) => Said::By(format!("{role:?}")),
             Piece::Text(raw) => Said::Text(scan::unescape(raw).into_owned()),
             Piece::Plain(raw) | Piece::Json(raw) => Said::Raw(raw.to_vec()),
             Piece::Media(kind, raw) => Said::Item(

@@ -44,6 +44,8 @@ impl Role {
 pub(crate) enum Piece<'a> {
     /// What follows is said by this role.
     Turn(Role),
+    /// The turn goes on, by this role again: what was said in between was a tool's.
+    Again(Role),
     /// The raw content of a JSON string: text once unescaped.
     Text(&'a [u8]),
     /// Text as it is.
@@ -77,7 +79,7 @@ pub(crate) fn conversation(request: &Request, body: &[u8], tenant: &str) -> Opti
     hash.update(tenant.as_bytes());
     let (mut speaker, mut left, mut spoken) = (Role::User, FIRST_MESSAGE_BYTES_MAX, false);
     walk(request, body, &mut |piece| match piece {
-        Piece::Turn(role) => {
+        Piece::Turn(role) | Piece::Again(role) => {
             // What follows the first message is not looked at.
             left = if spoken { 0 } else { left };
             speaker = role;
@@ -112,19 +114,39 @@ pub(crate) struct Walk<'a> {
     part: usize,
     /// In the array of a part.
     array: Option<Cursor<'a>>,
+    /// What is left of the message that was begun, the next one first.
+    left: Vec<Left<'a>>,
 }
+
+/// What is left of a message.
+#[derive(Debug)]
+enum Left<'a> {
+    /// What a role says, within so many results of tools.
+    Content { value: Value, role: Role, depth: u32 },
+    /// In the list of parts of what a role says.
+    Parts { parts: Cursor<'a>, role: Role, depth: u32 },
+    /// A piece.
+    Piece(Piece<'a>),
+}
+
+/// Results of tools are looked into so deep in each other; what lies deeper is taken as it is written. Each level is passed over
+/// once more, so that endless ones would take endless time.
+const DEPTH_MAX: u32 = 4;
 
 impl<'a> Walk<'a> {
     pub(crate) fn new(request: &'a Request, body: &'a [u8]) -> Self {
-        Self { request, body, part: 0, array: None }
+        Self { request, body, part: 0, array: None, left: Vec::new() }
     }
 
-    /// Calls `each` with the pieces of the next message, or of another part. How many bytes of the body that was; `None` behind the last.
+    /// Calls `each` with the pieces of the next message, of the next part of one, or of another part of the body. How many bytes of the body that was; `None` behind the last.
     pub(crate) fn step(&mut self, each: &mut impl FnMut(Piece<'a>)) -> Option<usize> {
+        if let Some(left) = self.left.pop() {
+            return Some(self.go_on(left, each));
+        }
         if let Some(array) = &mut self.array {
-            let (body, before) = (self.body, array.at());
+            let (body, before, left) = (self.body, array.at(), &mut self.left);
             // What is not a whole array is the engine's to refuse.
-            if array.element(|cursor| element(body, cursor, each)) == Some(true) {
+            if array.element(|cursor| element(body, cursor, left, each)) == Some(true) {
                 return Some(array.at() - before);
             }
             self.array = None;
@@ -157,10 +179,59 @@ impl<'a> Walk<'a> {
         }
     }
 
-    fn system(&self, value: Option<&Value>, each: &mut impl FnMut(Piece<'a>)) {
+    fn system(&mut self, value: Option<&Value>, each: &mut impl FnMut(Piece<'a>)) {
         if let Some(system) = value.filter(|system| !system.is_null(self.body)) {
             each(Piece::Turn(Role::System));
-            content(self.body, system, each);
+            self.left.push(Left::Content { value: system.clone(), role: Role::System, depth: 0 });
+        }
+    }
+
+    /// The next piece of a message, or the next of its parts. How many bytes that was.
+    fn go_on(&mut self, left: Left<'a>, each: &mut impl FnMut(Piece<'a>)) -> usize {
+        let body = self.body;
+        match left {
+            Left::Piece(piece) => {
+                each(piece);
+                0
+            }
+            Left::Content { value, role, depth } => match value.kind {
+                Kind::String => {
+                    each(Piece::Text(value.of(body)));
+                    value.range.len()
+                }
+                Kind::Array if depth < DEPTH_MAX => {
+                    let mut parts = Cursor::new(body, value.range);
+                    if parts.enter_array().is_some() {
+                        self.left.push(Left::Parts { parts, role, depth });
+                    }
+                    0
+                }
+                Kind::Array | Kind::Object => {
+                    each(Piece::Json(value.of(body)));
+                    value.range.len()
+                }
+                Kind::Scalar => 0,
+            },
+            Left::Parts { mut parts, role, depth } => {
+                let (before, mut part) = (parts.at(), None);
+                let more = parts.element(|cursor| {
+                    part = Some(cursor.value()?);
+                    Some(())
+                });
+                let passed = parts.at() - before;
+                if more == Some(true) {
+                    self.left.push(Left::Parts { parts, role, depth });
+                }
+                match part {
+                    None => {}
+                    Some(part) if part.kind == Kind::String => each(Piece::Text(part.of(body))),
+                    Some(part) if part.kind == Kind::Object => {
+                        content_part(body, part.range, (role, depth), &mut self.left, each);
+                    }
+                    Some(part) => each(Piece::Json(part.of(body))),
+                }
+                passed
+            }
         }
     }
 
@@ -196,7 +267,7 @@ impl<'a> Walk<'a> {
                 self.array = array.enter_array().map(|()| array);
             }
             Kind::Object => {
-                let _ = message(body, &mut Cursor::new(body, value.range.clone()), each);
+                let _ = message(body, &mut Cursor::new(body, value.range.clone()), &mut self.left, each);
             }
             Kind::Scalar => {}
         }
@@ -204,9 +275,14 @@ impl<'a> Walk<'a> {
 }
 
 /// One of messages or prompts.
-fn element<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Piece<'a>)) -> Option<()> {
+fn element<'a>(
+    body: &'a [u8],
+    cursor: &mut Cursor<'a>,
+    left: &mut Vec<Left<'a>>,
+    each: &mut impl FnMut(Piece<'a>),
+) -> Option<()> {
     if cursor.kind()? == Kind::Object {
-        return message(body, cursor, each);
+        return message(body, cursor, left, each);
     }
     let element = cursor.value()?;
     match element.kind {
@@ -228,7 +304,12 @@ fn starts_with_number(array: &[u8]) -> bool {
 }
 
 /// The message that begins at the cursor.
-fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Piece<'a>)) -> Option<()> {
+fn message<'a>(
+    body: &'a [u8],
+    cursor: &mut Cursor<'a>,
+    left: &mut Vec<Left<'a>>,
+    each: &mut impl FnMut(Piece<'a>),
+) -> Option<()> {
     let (mut role, mut said, mut output) = (Role::User, None, None);
     // One for each name: which one an engine reads is for its interface to say.
     let mut calls = [None, None, None];
@@ -245,6 +326,7 @@ fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Pi
         Some(())
     })?;
     let whole = body.get(range).unwrap_or_default();
+    let output = output.filter(|output| !output.is_null(body));
     if output.is_some() {
         role = Role::Tool;
     }
@@ -252,32 +334,22 @@ fn message<'a>(body: &'a [u8], cursor: &mut Cursor<'a>, each: &mut impl FnMut(Pi
     if said.is_none() && output.is_none() && calls.iter().all(Option::is_none) {
         each(Piece::Json(whole));
     }
-    for value in [said, output].into_iter().flatten() {
-        content(body, &value, each);
-    }
-    for calls in calls.into_iter().flatten().filter(|calls| !calls.is_null(body)) {
-        each(Piece::Json(calls.of(body)));
-    }
+    // The last one first.
+    let calls = calls.into_iter().flatten().filter(|calls| !calls.is_null(body));
+    left.extend(calls.rev().map(|calls| Left::Piece(Piece::Json(calls.of(body)))));
+    let said = [output, said].into_iter().flatten();
+    left.extend(said.map(|value| Left::Content { value, role, depth: 0 }));
     Some(())
 }
 
-/// A string, or a list of parts.
-fn content<'a>(body: &'a [u8], value: &Value, each: &mut impl FnMut(Piece<'a>)) {
-    match value.kind {
-        Kind::String => each(Piece::Text(value.of(body))),
-        Kind::Array => {
-            let _ = scan::elements(body, value.range.clone(), |part| match part.kind {
-                Kind::String => each(Piece::Text(part.of(body))),
-                Kind::Object => content_part(body, part.range, each),
-                Kind::Array | Kind::Scalar => each(Piece::Json(part.of(body))),
-            });
-        }
-        Kind::Object => each(Piece::Json(value.of(body))),
-        Kind::Scalar => {}
-    }
-}
-
-fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(Piece<'a>)) {
+/// A part of what a role says, within so many results of tools.
+fn content_part<'a>(
+    body: &'a [u8],
+    range: Range<usize>,
+    (role, depth): (Role, u32),
+    left: &mut Vec<Left<'a>>,
+    each: &mut impl FnMut(Piece<'a>),
+) {
     let whole = body.get(range.clone()).unwrap_or_default();
     let (mut kind, mut texts, mut nested) = (Cow::Borrowed(""), [None, None], None);
     let _ = scan::members(body, range, |key, value| match key {
@@ -302,9 +374,10 @@ fn content_part<'a>(body: &'a [u8], range: Range<usize>, each: &mut impl FnMut(P
     }
     texts.for_each(|text| each(Piece::Text(text.of(body))));
     // Anthropic's tool_result.
-    if let Some(nested) = nested {
+    if let Some(nested) = nested.filter(|nested| !nested.is_null(body)) {
         each(Piece::Turn(Role::Tool));
-        content(body, &nested, each);
+        left.push(Left::Piece(Piece::Again(role)));
+        left.push(Left::Content { value: nested, role: Role::Tool, depth: depth + 1 });
     }
 }
 
@@ -366,9 +439,16 @@ fn hash<'a>(builder: &mut ChainBuilder, piece: Piece<'a>, unescaped: &mut Vec<u8
     let cut = |raw: &'a [u8]| raw.split_at(raw.len().min(HASHED_BYTES_MAX));
     let more = |left: &'a [u8], form: fn(&'a [u8]) -> Piece<'a>| (!left.is_empty()).then(|| form(left));
     match piece {
-        Piece::Turn(role) => builder.separator(role as u8),
+        Piece::Turn(role) | Piece::Again(role) => builder.separator(role as u8),
         Piece::Media(_, raw) => builder.media(raw),
-        Piece::TokenIds(raw) => builder.token_ids(token_ids(raw)),
+        Piece::TokenIds(raw) => {
+            // Behind a number that ends there, not within one.
+            let (now, _) = cut(raw);
+            let end = raw[now.len()..].iter().position(|byte| !byte.is_ascii_digit());
+            let (now, left) = raw.split_at(end.map_or(raw.len(), |more| now.len() + more));
+            builder.token_ids(token_ids(now));
+            return more(left, Piece::TokenIds);
+        }
         Piece::Plain(raw) | Piece::Json(raw) => {
             let (now, left) = cut(raw);
             builder.text(now);
@@ -488,6 +568,7 @@ mod tests {
             walk(&request, body.as_bytes(), &mut |piece| {
                 seen.push(match piece {
                     Piece::Turn(role) => format!("{role:?}"),
+                    Piece::Again(role) => format!("again {role:?}"),
                     Piece::Media(media, _) => format!("{media:?}"),
                     Piece::Text(_) | Piece::Plain(_) | Piece::Json(_) | Piece::TokenIds(_) => String::from("text"),
                 });

@@ -54,6 +54,10 @@ pub(super) struct Sources<'a> {
 /// Most bytes of a part between two pieces that is left out where it holds nothing but names and punctuation.
 const PLAIN_GAP_BYTES_MAX: usize = 64;
 
+/// Most pieces of a body that are read each by itself: they take about 160 bytes each, however short they are, and a body of a few
+/// kilobytes may be decoded to millions. Those behind them are read too, as one.
+const PIECES_MAX: usize = 16 << 10;
+
 impl<'a> Sources<'a> {
     /// Of one request.
     pub(super) async fn of(api: Api, request: &'a Request, body: &'a [u8], breath: &mut Breath<'_>) -> Self {
@@ -71,9 +75,13 @@ impl<'a> Sources<'a> {
         let (mut pieces, mut named) = (Vec::new(), vec![request.model_at.clone()]);
         let mut scope = Scope::User;
         let mut take = |piece| {
+            // What has no room as a piece of its own is not named, and read with the rest.
+            let has_room = named.len() < PIECES_MAX;
             let mut push = |scope, form, bytes: &'a [u8]| {
-                named.push(place(body, bytes));
-                pieces.push(Source { origin: Origin::Prompt, scope, form, bytes: Cow::Borrowed(bytes) });
+                if has_room {
+                    named.push(place(body, bytes));
+                    pieces.push(Source { origin: Origin::Prompt, scope, form, bytes: Cow::Borrowed(bytes) });
+                }
             };
             match piece {
                 Piece::Turn(role) => {
@@ -83,17 +91,26 @@ impl<'a> Sources<'a> {
                 }
                 Piece::Text(raw) => push(scope, Form::Escaped, raw),
                 Piece::Plain(raw) => push(scope, Form::Plain, raw),
-                // Strings inside keep their escapes; identifiers have none but in disguise, which is looked through by decoding.
-                Piece::Json(raw) => push(Scope::Tool, Form::Escaped, raw),
+                Piece::Again(role) => scope = scope_of(role),
+                // Strings inside keep their escapes; identifiers have none but in disguise, which is looked through by decoding. What a
+                // user says in a shape that is not known is still said by the user.
+                Piece::Json(raw) => {
+                    let by_user = scope == Scope::User;
+                    push(if by_user { Scope::User } else { Scope::Tool }, Form::Escaped, raw);
+                }
                 Piece::Media(media, raw) => {
                     shape.image |= media == Media::Image;
                     shape.audio |= media == Media::Audio;
                     shape.unscannable |= media == Media::Other;
-                    named.push(place(body, raw));
+                    if has_room {
+                        named.push(place(body, raw));
+                    }
                 }
                 Piece::TokenIds(raw) => {
                     shape.unscannable = true;
-                    named.push(place(body, raw));
+                    if has_room {
+                        named.push(place(body, raw));
+                    }
                 }
             }
         };
@@ -298,6 +315,59 @@ mod tests {
         ] {
             assert_eq!(decode(&piece(part)).1, Decoded::InPart, "{}", String::from_utf8_lossy(part));
         }
+    }
+
+    /// The scopes of the pieces that hold `text`.
+    fn scopes(body: &str, text: &str) -> Vec<Scope> {
+        let request = Request::parse(body.as_bytes()).expect("a request");
+        let sources = sources_of(&request, body);
+        sources.pieces.iter().filter(|piece| decode(piece).0.contains(text)).map(|piece| piece.scope).collect()
+    }
+
+    #[test]
+    fn what_a_user_says_is_the_users_in_whatever_shape() {
+        let said = [
+            r#""content":"SAID""#,
+            r#""content":["SAID"]"#,
+            r#""content":[["SAID"]]"#,
+            r#""content":{"text":"SAID"}"#,
+            r#""text":"SAID""#,
+            r#""output":null,"content":"SAID""#,
+            r#""content":[{"type":"tool_result","content":"ok"},{"type":"text","text":"SAID"}]"#,
+            r#""content":[{"type":"tool_result","content":[{"type":"text","text":"ok"}]},"SAID"]"#,
+            r#""content":[{"type":"text","text":"x","content":null},{"type":"text","text":"SAID"}]"#,
+        ];
+        for said in said {
+            let body = format!(r#"{{"model":"m","messages":[{{"role":"user",{said}}}]}}"#);
+            assert_eq!(scopes(&body, "SAID"), [Scope::User], "{body}");
+        }
+        let result =
+            r#"{"model":"m","messages":[{"role":"user","content":[{"type":"tool_result","content":"SAID"},"x"]}]}"#;
+        assert_eq!(scopes(result, "SAID"), [Scope::Tool]);
+    }
+
+    #[test]
+    fn more_pieces_than_there_is_room_for_are_read_as_one() {
+        let many = |item: &str, last: &str| format!("[{}{last}]", item.repeat(3 * PIECES_MAX));
+        let bodies = [
+            format!(r#"{{"model":"m","prompt":{}}}"#, many(r#""a","#, r#""SAID""#)),
+            format!(r#"{{"model":"m","messages":[{{"role":"user","content":{}}}]}}"#, many(r#""a","#, r#""SAID""#)),
+            format!(r#"{{"model":"m","messages":{}}}"#, many(r#"{"content":"a"},"#, r#"{"content":"SAID"}"#)),
+        ];
+        for body in bodies {
+            let request = Request::parse(body.as_bytes()).expect("a request");
+            let sources = sources_of(&request, &body);
+            assert!(sources.pieces.len() <= PIECES_MAX + 1);
+            assert_eq!(sources.pieces.iter().filter(|piece| decode(piece).0.contains("SAID")).count(), 1);
+        }
+    }
+
+    #[test]
+    fn endless_depth_takes_no_endless_time() {
+        let depth = 200_000;
+        let nested = format!("{}\"SAID\"{}", r#"[{"content":"#.repeat(depth), "}]".repeat(depth));
+        let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":{nested}}}]}}"#);
+        assert!(!scopes(&body, "SAID").is_empty());
     }
 
     #[test]

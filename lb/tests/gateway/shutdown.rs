@@ -127,8 +127,12 @@ fn who_has_no_answer_when_the_drain_timeout_is_over_is_told_to_try_again(driver:
     eventually("the engine has both", || (model_requests(&engine).len() == 2).then_some(()));
     let waits = gateway.send_chat("x-request-id: waits\r\n", &chat(MODEL, 3));
     gateway.wait_for_metric("kinference_queue_length", &[], 1.0);
+    // And one that has not sent all of its prompt.
+    let half = request("/v1/chat/completions", "x-request-id: half\r\n", &chat(MODEL, 3));
+    let half = Client::sending(gateway.address, &half[..half.len() - 9]);
+    gateway.wait_for_metric("kinference_requests_open", &[], 4.0);
     gateway.signal("TERM");
-    for mut client in [silent, waits] {
+    for mut client in [silent, waits, half] {
         let answer = client.answer();
         assert_eq!((answer.status, answer.error_code().as_str()), (503, "shutting_down"), "{answer:?}");
         assert_eq!((answer.header("connection"), answer.header("retry-after")), (Some("close"), Some("1")));
@@ -137,7 +141,8 @@ fn who_has_no_answer_when_the_drain_timeout_is_over_is_told_to_try_again(driver:
     assert_eq!(gateway.wait().code(), Some(0));
     gateway.wait_for_line(&["level=warn", "drain time-out"]);
     assert_eq!(find(&begun.rest().0, b"503"), None, "what has begun is cut off");
-    for id in ["silent", "waits"] {
+    // Each is in the log, with the one that was cut off.
+    for id in ["silent", "waits", "half", "endless"] {
         assert_eq!(gateway.log_of(id)["outcome"], "shutting_down");
     }
 }
