@@ -79,7 +79,7 @@ fn slow_prompt(json: &Json, to: &mut Vec<Slow>) {
     for name in ["system", "instructions"] {
         if let Some(system) = json.member(name).filter(|system| **system != Json::Null) {
             to.push(Slow::By("System"));
-            slow_content(system, to);
+            slow_content(system, ("System", 0), to);
         }
     }
     const TEXTS: [&str; 8] = ["documents", "query", "queries", "items", "text_1", "text_2", "data_1", "data_2"];
@@ -129,27 +129,32 @@ fn slow_message(message: &Json, to: &mut Vec<Slow>) {
         "tool" | "function" => "Tool",
         _ => "User",
     };
-    let (said, output) = (message.member("content"), message.member("output"));
+    let output = message.member("output").filter(|output| **output != Json::Null);
+    let (said, role) = (message.member("content"), if output.is_some() { "Tool" } else { role });
     let calls: Vec<&Json> =
         ["tool_calls", "function_call", "arguments"].into_iter().filter_map(|name| message.member(name)).collect();
-    to.push(Slow::By(if output.is_some() { "Tool" } else { role }));
+    to.push(Slow::By(role));
     if said.is_none() && output.is_none() && calls.is_empty() {
         to.push(Slow::Raw(message.clone()));
     }
     for value in [said, output].into_iter().flatten() {
-        slow_content(value, to);
+        slow_content(value, (role, 0), to);
     }
     to.extend(calls.into_iter().filter(|calls| **calls != Json::Null).map(|calls| Slow::Raw(calls.clone())));
 }
 
-fn slow_content(value: &Json, to: &mut Vec<Slow>) {
+/// Lists of parts are looked into so deep.
+const DEPTH_MAX: u32 = 4;
+
+fn slow_content(value: &Json, (role, depth): (&'static str, u32), to: &mut Vec<Slow>) {
     match value {
         Json::String(text) => to.push(Slow::Text(text.clone())),
+        Json::Array(_) if depth == DEPTH_MAX => to.push(Slow::Raw(value.clone())),
         Json::Array(parts) => {
             for part in parts {
                 match part {
                     Json::String(text) => to.push(Slow::Text(text.clone())),
-                    Json::Object(_) => slow_part(part, to),
+                    Json::Object(_) => slow_part(part, (role, depth), to),
                     Json::Array(_) | Json::Null | Json::Bool(_) | Json::Number(_) => to.push(Slow::Raw(part.clone())),
                 }
             }
@@ -159,7 +164,7 @@ fn slow_content(value: &Json, to: &mut Vec<Slow>) {
     }
 }
 
-fn slow_part(part: &Json, to: &mut Vec<Slow>) {
+fn slow_part(part: &Json, (role, depth): (&'static str, u32), to: &mut Vec<Slow>) {
     let kind = part.member("type").and_then(Json::text).unwrap_or_default();
     let texts: Vec<&str> = ["text", "thinking"].into_iter().filter_map(|name| part.member(name)?.text()).collect();
     match (kind, texts.is_empty(), part.member("content")) {
@@ -169,9 +174,11 @@ fn slow_part(part: &Json, to: &mut Vec<Slow>) {
         (_, true, None) => to.push(Slow::Item("other", part.clone())),
         (_, _, nested) => {
             to.extend(texts.into_iter().map(|text| Slow::Text(text.to_owned())));
-            if let Some(nested) = nested {
+            if let Some(nested) = nested.filter(|nested| **nested != Json::Null) {
                 to.push(Slow::By("Tool"));
-                slow_content(nested, to);
+                slow_content(nested, ("Tool", depth + 1), to);
+                // What follows is the speaker's again.
+                to.push(Slow::By(role));
             }
         }
     }
