@@ -55,7 +55,7 @@ pub(super) struct Sources<'a> {
 const PLAIN_GAP_BYTES_MAX: usize = 64;
 
 /// Most pieces of a body that are read each by itself: they take about 160 bytes each, however short they are, and a body of a few
-/// kilobytes may be decoded to millions. Those behind them are read too, as one.
+/// kilobytes may be decoded to millions. Those behind them are read too, as one, and the prompt counts as unread besides.
 const PIECES_MAX: usize = 16 << 10;
 
 impl<'a> Sources<'a> {
@@ -75,8 +75,10 @@ impl<'a> Sources<'a> {
         let (mut pieces, mut named) = (Vec::new(), vec![request.model_at.clone()]);
         let mut scope = Scope::User;
         let mut take = |piece| {
-            // What has no room as a piece of its own is not named, and read with the rest.
+            // What has no room as a piece of its own is not named, and read with the rest; but services and scopes pass the rest by, so
+            // that all of it counts as unread.
             let has_room = named.len() < PIECES_MAX;
+            shape.unscannable |= !has_room;
             let mut push = |scope, form, bytes: &'a [u8]| {
                 if has_room {
                     named.push(place(body, bytes));
@@ -357,7 +359,7 @@ mod tests {
         for body in bodies {
             let request = Request::parse(body.as_bytes()).expect("a request");
             let sources = sources_of(&request, &body);
-            assert!(sources.pieces.len() <= PIECES_MAX + 1);
+            assert!(sources.pieces.len() <= PIECES_MAX + 1 && sources.shape.unscannable);
             assert_eq!(sources.pieces.iter().filter(|piece| decode(piece).0.contains("SAID")).count(), 1);
         }
     }
