@@ -296,8 +296,8 @@ pub(crate) enum Decoded {
     InPart,
 }
 
-/// Appends the decoded bytes of about `bytes` bytes of a raw string content to `to`, and gives what is left. All that is left after all
-/// is nothing, and the bytes are the same however often it was called.
+/// Appends the decoded bytes of about `bytes` bytes of a raw string content to `to`, and gives what is left. The bytes
+/// are the same in however many calls.
 pub(crate) fn unescape_bytes<'a>(raw: &'a [u8], bytes: usize, to: &mut Vec<u8>) -> &'a [u8] {
     let mut rest = raw;
     while !rest.is_empty() && raw.len() - rest.len() < bytes {

@@ -2,7 +2,7 @@
 
 use super::{Backend, Endpoint, Fleet, PeerSums};
 use crate::ledger::{Ledger, Sums, Work};
-use crate::ttft::{Basis, Features, Load, Prediction};
+use crate::ttft::{Basis, Features, Load, Prediction, Scale};
 
 /// Of a step in progress whose end is not known.
 const STEP_LEFT_UNKNOWN: f64 = 0.5;
@@ -37,12 +37,12 @@ impl Fleet {
     pub(super) fn expect(&self, now_us: u64, endpoint: u32, work: Work) -> Option<(Features, u64, Prediction)> {
         let known = self.endpoint(endpoint)?;
         let kind = &self.kinds[known.kind].1;
-        let load = self.load(now_us, endpoint, known, work)?;
+        let scale = self.scale(now_us, endpoint, known);
+        let load = self.load(now_us, endpoint, known, scale, work)?;
         let features = match known.backend {
             Backend::Engine => load.engine(),
             Backend::Provider => load.provider(),
         };
-        let scale = self.scale(now_us, endpoint, known);
         let own = kind.predict(scale, &load, self.in_flight(endpoint), &features);
         let prediction = Prediction { cost_us: self.cost_with_a_chance(&own, known, &load, &features), ..own };
         let model_us = match prediction.basis {
@@ -52,9 +52,8 @@ impl Fleet {
         Some((features, model_us, prediction))
     }
 
-    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, work: Work) -> Option<Load> {
+    fn load(&self, now_us: u64, endpoint: u32, known: &Endpoint, scale: Scale, work: Work) -> Option<Load> {
         let kind = &self.kinds[known.kind].1;
-        let scale = self.scale(now_us, endpoint, known);
         let rate = kind.tokens_per_s(scale);
         let ledger = self.book.ledger(endpoint)?;
         let sums = ledger.sums();
